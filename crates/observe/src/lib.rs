@@ -1,0 +1,1 @@
+//! Activation statistics and calibration.

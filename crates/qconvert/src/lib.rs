@@ -1,0 +1,1 @@
+//! Checkpoint in, quantized artifact out: plan, stream, verify.

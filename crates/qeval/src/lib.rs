@@ -1,0 +1,1 @@
+//! Scores of quantized artifacts against one reference.

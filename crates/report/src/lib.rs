@@ -1,0 +1,1 @@
+//! Tables, JSON, Markdown, CSV, HTML with SVG plots, and progress bars.

@@ -1,0 +1,1 @@
+//! Transformer inference on candle with packed weights.

@@ -1,0 +1,1 @@
+//! Quantization schemes: numbers to codes and back, with no knowledge of files or models.

@@ -1,0 +1,1 @@
+//! Model files: safetensors, GGUF, Hugging Face directories; readers, writers, atomic output.
