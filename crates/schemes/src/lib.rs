@@ -1,1 +1,26 @@
 //! Quantization schemes: numbers to codes and back, with no knowledge of files or models.
+//!
+//! A *scheme* says how the weights of a matrix `W [out, in]` (row-major, `y = W x`) become
+//! codes and scales; a *packing* says how the codes lie in bytes. [`Matrix`] is a view of a
+//! matrix in any packed form, over borrowed, owned or memory-mapped bytes.
+//!
+//! Rounding is to nearest, ties to even. A scale is rounded to its stored type *before* the
+//! codes are computed, so that `decode(encode(W))` is what any engine reproduces.
+
+mod error;
+mod float;
+pub mod ggml;
+pub mod int;
+mod matrix;
+pub mod measure;
+pub mod nf4;
+pub mod outlier;
+pub mod pack;
+mod scheme;
+
+pub use error::Error;
+pub use float::{FloatType, Overflow, decode_floats, encode_floats};
+pub use ggml::GgmlType;
+pub use matrix::{IntStorage, Matrix, Nf4Absmax, Nf4Storage, OutlierStorage, RowOrder, ScaleArray, ScaleUse, Storage};
+pub use pack::Packing;
+pub use scheme::{Activation, Bits, Grouping, Scheme};

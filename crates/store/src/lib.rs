@@ -1,1 +1,24 @@
 //! Model files: safetensors, GGUF, Hugging Face directories; readers, writers, atomic output.
+//!
+//! [`open`] gives a [`Model`]: tensors as views into the memory map under their Hugging Face
+//! names, whatever the container, with the model's [`Config`], tokenizer and provenance.
+//! [`Model::linear`] presents any quantized layout as a packed [`schemes::Matrix`].
+
+mod bytes;
+mod config;
+mod dtype;
+mod error;
+pub mod gguf;
+pub mod hf;
+mod layouts;
+mod model;
+pub mod output;
+mod progress;
+pub mod safetensors;
+
+pub use bytes::Bytes;
+pub use config::{Config, Family, RopeScaling};
+pub use dtype::DType;
+pub use error::{Error, Result};
+pub use model::{Container, Linear, Model, SideFile, Tensor, open};
+pub use progress::{Progress, Silent, Unit};

@@ -1,0 +1,154 @@
+//! Symmetric integer schemes: absmax over a matrix, a row or a group.
+
+use crate::{Bits, Error, FloatType, Grouping};
+
+/// Codes and scales of some rows.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct IntRows {
+    /// One code a weight, in `[-qmax, qmax]`.
+    pub codes: Vec<i8>,
+    /// The scales of these rows in order, already rounded to their stored type
+    /// (empty when one scale serves the whole matrix).
+    pub scales: Vec<f32>,
+}
+
+/// The largest absolute value; NaN when any value is NaN.
+pub fn absmax(values: &[f32]) -> f32 {
+    // A maximum over bit patterns without the sign: vectorizes, and NaN comes out on top.
+    let mut lanes = [0u32; 16];
+    let mut chunks = values.chunks_exact(16);
+    for chunk in &mut chunks {
+        for (m, v) in lanes.iter_mut().zip(chunk) {
+            *m = (*m).max(v.to_bits() & 0x7FFF_FFFF);
+        }
+    }
+    let rest = chunks.remainder().iter().map(|v| v.to_bits() & 0x7FFF_FFFF);
+    f32::from_bits(lanes.into_iter().chain(rest).max().unwrap_or(0))
+}
+
+/// `absmax / qmax`, rounded to the stored type.
+pub fn scale_of(absmax: f32, bits: Bits, ty: FloatType) -> f32 {
+    ty.round(absmax / f32::from(bits.qmax()))
+}
+
+/// Whether `absmax` gives a scale that `ty` carries: finite, and not zero unless `absmax` is,
+/// with enough precision left (an f16 scale below the normal range loses bits).
+pub fn scale_fits(absmax: f32, bits: Bits, ty: FloatType) -> bool {
+    let scale = scale_of(absmax, bits, ty);
+    match ty {
+        FloatType::F16 => absmax == 0.0 || (scale.is_finite() && scale >= 6.103_515_6e-5),
+        _ => absmax == 0.0 || (scale.is_finite() && scale > 0.0),
+    }
+}
+
+/// Quantizes whole rows. `tensor_scale` is the scale of the matrix for [`Grouping::Tensor`].
+///
+/// Appends to `out`. A group of zeros gets scale 0 and codes 0.
+///
+/// # Errors
+/// [`Error::NotFinite`] with the row counted from `first_row`.
+pub fn quantize_rows(
+    src: &[f32],
+    cols: usize,
+    first_row: usize,
+    bits: Bits,
+    grouping: Grouping,
+    tensor_scale: f32,
+    ty: FloatType,
+    out: &mut IntRows,
+) -> Result<(), Error> {
+    let start = out.codes.len();
+    out.codes.resize(start + src.len(), 0);
+    let group = match grouping {
+        Grouping::Tensor | Grouping::Row => cols,
+        Grouping::Group(n) => n,
+    };
+    if cols == 0 {
+        return Ok(());
+    }
+    for (r, (row, codes)) in src.chunks_exact(cols).zip(out.codes[start..].chunks_exact_mut(cols)).enumerate() {
+        for (g, (weights, codes)) in row.chunks(group).zip(codes.chunks_mut(group)).enumerate() {
+            let max = absmax(weights);
+            if !max.is_finite() {
+                return Err(not_finite(weights, first_row + r, g * group));
+            }
+            let scale = if grouping == Grouping::Tensor { tensor_scale } else { scale_of(max, bits, ty) };
+            if grouping != Grouping::Tensor {
+                out.scales.push(scale);
+            }
+            if scale != 0.0 {
+                quantize(weights, scale, f32::from(bits.qmax()), codes);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Names the first weight of `weights` that is not finite.
+pub fn not_finite(weights: &[f32], row: usize, first_col: usize) -> Error {
+    let col = weights.iter().position(|w| !w.is_finite()).unwrap_or(0);
+    Error::NotFinite { row, col: first_col + col, value: weights.get(col).copied().unwrap_or(f32::NAN) }
+}
+
+/// Adding and subtracting 1.5 * 2^23 rounds to the nearest integer, ties to even, for
+/// |x| < 2^22, and unlike `round_ties_even` it vectorizes on every target.
+const ROUND: f32 = 12_582_912.0;
+
+/// `round(w / scale)`, ties to even, clamped to `[-qmax, qmax]`.
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512bw+avx512vl", "x86_64+avx2+fma"))]
+pub fn quantize(weights: &[f32], scale: f32, qmax: f32, codes: &mut [i8]) {
+    for (c, w) in codes.iter_mut().zip(weights) {
+        let x = (w / scale).clamp(-qmax, qmax);
+        // SAFETY-free conversion: the value is an integer in [-127, 127] by now.
+        *c = ((x + ROUND) - ROUND) as i32 as i8;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn rows(src: &[f32], cols: usize, bits: Bits, grouping: Grouping) -> IntRows {
+        let mut out = IntRows::default();
+        let scale = scale_of(absmax(src), bits, FloatType::F16);
+        quantize_rows(src, cols, 0, bits, grouping, scale, FloatType::F16, &mut out).expect("finite");
+        out
+    }
+
+    #[test]
+    fn zeros_tiny_rows_and_the_negative_maximum() {
+        let got = rows(&[0.0; 8], 4, Bits::Four, Grouping::Row);
+        assert_eq!(got, IntRows { codes: vec![0; 8], scales: vec![0.0; 2] });
+        let got = rows(&[-7.0, 3.5, 2.5, 7.0], 4, Bits::Four, Grouping::Row);
+        assert_eq!(got.codes, [-7, 4, 2, 7], "ties go to even");
+        assert!(!scale_fits(1e-30, Bits::Eight, FloatType::F16));
+        assert!(scale_fits(1e-30, Bits::Eight, FloatType::F32));
+        assert!(!scale_fits(1e9, Bits::Four, FloatType::F16));
+    }
+
+    #[test]
+    fn not_finite_names_row_and_column() {
+        let mut src = vec![1.0; 12];
+        src[10] = f32::NAN;
+        let mut out = IntRows::default();
+        let e = quantize_rows(&src, 4, 5, Bits::Eight, Grouping::Group(2), 0.0, FloatType::F16, &mut out);
+        assert!(matches!(e, Err(Error::NotFinite { row: 7, col: 2, .. })), "{e:?}");
+    }
+
+    proptest! {
+        #[test]
+        fn codes_are_the_nearest(src in prop::collection::vec(-3f32..3.0, 1..200), four in any::<bool>(), group in 1usize..70) {
+            let bits = if four { Bits::Four } else { Bits::Eight };
+            let got = rows(&src, src.len(), bits, Grouping::Group(group));
+            for (g, (w, c)) in src.chunks(group).zip(got.codes.chunks(group)).enumerate() {
+                let scale = got.scales[g];
+                for (w, c) in w.iter().zip(c) {
+                    prop_assert!(c.abs() <= bits.qmax());
+                    let want = if scale == 0.0 { 0.0 } else { (w / scale).round_ties_even().clamp(-f32::from(bits.qmax()), f32::from(bits.qmax())) };
+                    prop_assert_eq!(f32::from(*c), want);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,451 @@
+//! A matrix in packed form, decoded a row at a time.
+
+use crate::{Error, FloatType, GgmlType, Grouping, Packing, decode_floats, ggml, nf4};
+use std::borrow::Cow;
+
+/// How the stored order of rows relates to the natural (Hugging Face) order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RowOrder {
+    /// Stored as is.
+    Natural,
+    /// llama.cpp's order of q and k rows: within a head of `head_dim` rows, the halves that
+    /// rotate together are interleaved.
+    Interleaved {
+        /// Rows of one head; even.
+        head_dim: usize,
+    },
+}
+
+impl RowOrder {
+    /// Where the natural row `row` is stored.
+    pub fn stored(self, row: usize) -> usize {
+        match self {
+            RowOrder::Natural => row,
+            RowOrder::Interleaved { head_dim } => {
+                let (head, r) = (row / head_dim, row % head_dim);
+                let (half, i) = (r / (head_dim / 2), r % (head_dim / 2));
+                head * head_dim + 2 * i + half
+            }
+        }
+    }
+}
+
+/// How a stored scale turns a code into a weight.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ScaleUse {
+    /// `w = code * scale`.
+    Multiply,
+    /// `w = code * absmax / 127`, computed as bitsandbytes does: `(code * absmax) * (1/127)`.
+    Absmax127,
+}
+
+/// Scales as stored.
+#[derive(Debug, Clone)]
+pub struct ScaleArray<B> {
+    /// Element type.
+    pub ty: FloatType,
+    /// How a scale is applied.
+    pub usage: ScaleUse,
+    /// The bytes, little-endian.
+    pub data: B,
+}
+
+/// 1/127 in f32, as bitsandbytes has it.
+const INV_127: f32 = 7.874_016e-3;
+
+impl<B: AsRef<[u8]>> ScaleArray<B> {
+    /// Scale `i` as stored.
+    pub fn get(&self, i: usize) -> f32 {
+        self.ty.get(self.data.as_ref(), i)
+    }
+
+    /// The factor of a code under scale `i`, rounded to f32.
+    pub fn factor(&self, i: usize) -> f32 {
+        match self.usage {
+            ScaleUse::Multiply => self.get(i),
+            ScaleUse::Absmax127 => self.get(i) * INV_127,
+        }
+    }
+
+    fn apply(&self, i: usize, codes: &mut [f32]) {
+        let scale = self.get(i);
+        match self.usage {
+            ScaleUse::Multiply => codes.iter_mut().for_each(|c| *c *= scale),
+            ScaleUse::Absmax127 => codes.iter_mut().for_each(|c| *c = *c * scale * INV_127),
+        }
+    }
+}
+
+/// Symmetric integer codes with their scales.
+#[derive(Debug, Clone)]
+pub struct IntStorage<B> {
+    /// How codes lie in bytes.
+    pub packing: Packing,
+    /// Bytes from one row to the next.
+    pub row_bytes: usize,
+    /// The codes.
+    pub codes: B,
+    /// Which weights share a scale.
+    pub grouping: Grouping,
+    /// One scale for each group, row by row.
+    pub scales: ScaleArray<B>,
+}
+
+/// Block scales of NF4.
+#[derive(Debug, Clone)]
+pub enum Nf4Absmax<B> {
+    /// Stored as floats.
+    Plain(ScaleArray<B>),
+    /// Double-quantized: `absmax = map[code] * nested[i / 256] + offset`.
+    Nested {
+        /// One code a block.
+        codes: B,
+        /// The 256 levels of the codes.
+        map: Box<[f32; 256]>,
+        /// F32 little-endian, one for 256 blocks.
+        nested: B,
+        /// Mean of the block scales.
+        offset: f32,
+    },
+}
+
+/// NF4 codes over the row-major flattened matrix, the first of a pair in the high nibble.
+#[derive(Debug, Clone)]
+pub struct Nf4Storage<B> {
+    /// Two codes a byte.
+    pub codes: B,
+    /// Weights that share a scale, over the flattened matrix.
+    pub block: usize,
+    /// The scales of the blocks.
+    pub absmax: Nf4Absmax<B>,
+    /// The 16 levels.
+    pub levels: [f32; 16],
+}
+
+/// `int8-outlier`: some columns in f16, the rest int8 by row.
+#[derive(Debug, Clone)]
+pub struct OutlierStorage<B> {
+    /// Codes of the other columns, `[rows, cols - columns.len()]`, in their order.
+    pub inner: IntStorage<B>,
+    /// The outlier columns, ascending.
+    pub columns: Vec<u32>,
+    /// Their weights, F16 `[rows, columns.len()]`.
+    pub outliers: B,
+}
+
+/// The packed forms.
+#[derive(Debug, Clone)]
+pub enum Storage<B> {
+    /// Not quantized.
+    Float(FloatType, B),
+    /// ggml blocks along rows.
+    Ggml(GgmlType, B),
+    /// Symmetric integers.
+    Int(IntStorage<B>),
+    /// NormalFloat4.
+    Nf4(Nf4Storage<B>),
+    /// int8 with f16 outlier columns.
+    Outlier(OutlierStorage<B>),
+}
+
+/// A matrix `[rows, cols]` = `[out, in]` in packed form over bytes of type `B`
+/// (`&[u8]`, `Vec<u8>`, or a view into a memory map).
+#[derive(Debug, Clone)]
+pub struct Matrix<B> {
+    rows: usize,
+    cols: usize,
+    order: RowOrder,
+    storage: Storage<B>,
+}
+
+/// Ranges given to [`Matrix::decode_range`] start at a multiple of this.
+pub const DECODE_ALIGN: usize = 256;
+
+impl<B: AsRef<[u8]>> Matrix<B> {
+    /// Checks that every buffer has exactly the length that the shape needs.
+    ///
+    /// # Errors
+    /// [`Error::Length`], [`Error::Shape`], or [`Error::UnsupportedGgml`].
+    pub fn new(rows: usize, cols: usize, storage: Storage<B>, order: RowOrder) -> Result<Self, Error> {
+        let matrix = Matrix { rows, cols, order, storage };
+        matrix.check_order()?;
+        match &matrix.storage {
+            Storage::Float(ty, data) => {
+                matrix.check("weights", data, rows.checked_mul(cols).and_then(|n| n.checked_mul(ty.size())))?
+            }
+            Storage::Ggml(ty, data) => {
+                if !ty.is_decodable() {
+                    return Err(Error::UnsupportedGgml(ty.to_string()));
+                }
+                let row = ty.row_bytes(cols).ok_or_else(|| {
+                    matrix.shape(ty.to_string(), format!("rows must be multiples of {}", ty.block_len()))
+                })?;
+                matrix.check("blocks", data, rows.checked_mul(row))?;
+            }
+            Storage::Int(int) => matrix.check_int(int, cols)?,
+            Storage::Nf4(nf4) => matrix.check_nf4(nf4)?,
+            Storage::Outlier(o) => {
+                let ascending = o.columns.windows(2).all(|w| w[0] < w[1]);
+                if !ascending || o.columns.last().is_some_and(|&c| c as usize >= cols) {
+                    return Err(
+                        matrix.shape("int8-outlier".into(), "outlier columns must ascend and lie inside".into())
+                    );
+                }
+                matrix.check("outlier columns", &o.outliers, rows.checked_mul(2 * o.columns.len()))?;
+                matrix.check_int(&o.inner, cols - o.columns.len())?;
+            }
+        }
+        Ok(matrix)
+    }
+
+    /// Output features.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Input features.
+    pub fn cols(&self) -> usize {
+        self.cols
+    }
+
+    /// The packed form.
+    pub fn storage(&self) -> &Storage<B> {
+        &self.storage
+    }
+
+    /// How rows are ordered in the packed form.
+    pub fn order(&self) -> RowOrder {
+        self.order
+    }
+
+    /// Bytes of codes and scales.
+    pub fn packed_bytes(&self) -> usize {
+        let len = |b: &B| b.as_ref().len();
+        match &self.storage {
+            Storage::Float(_, b) | Storage::Ggml(_, b) => len(b),
+            Storage::Int(i) => len(&i.codes) + len(&i.scales.data),
+            Storage::Nf4(n) => {
+                len(&n.codes)
+                    + match &n.absmax {
+                        Nf4Absmax::Plain(s) => len(&s.data),
+                        Nf4Absmax::Nested { codes, nested, .. } => len(codes) + len(nested),
+                    }
+            }
+            Storage::Outlier(o) => {
+                len(&o.inner.codes) + len(&o.inner.scales.data) + len(&o.outliers) + 4 * o.columns.len()
+            }
+        }
+    }
+
+    /// Decodes natural row `row` into `out`, whose length is [`Matrix::cols`].
+    pub fn decode_row(&self, row: usize, out: &mut [f32]) {
+        assert_eq!(out.len(), self.cols, "one whole row");
+        self.decode_range(row, 0, out);
+    }
+
+    /// Decodes columns `start..start + out.len()` of natural row `row`. `start` is a multiple
+    /// of [`DECODE_ALIGN`], and the range ends at such a multiple or at the end of the row.
+    ///
+    /// Panics when the range lies outside the matrix.
+    pub fn decode_range(&self, row: usize, start: usize, out: &mut [f32]) {
+        let end = start + out.len();
+        assert!(
+            row < self.rows && end <= self.cols,
+            "row {row}, columns {start}..{end} of {} x {}",
+            self.rows,
+            self.cols
+        );
+        debug_assert!(start.is_multiple_of(DECODE_ALIGN) && (end.is_multiple_of(DECODE_ALIGN) || end == self.cols));
+        let row = self.order.stored(row);
+        match &self.storage {
+            Storage::Float(ty, data) => {
+                let at = (row * self.cols + start) * ty.size();
+                decode_floats(*ty, &data.as_ref()[at..], out);
+            }
+            Storage::Ggml(ty, data) => {
+                let width = self.cols / ty.block_len() * ty.block_bytes();
+                let at = row * width + start / ty.block_len() * ty.block_bytes();
+                ggml::decode(*ty, &data.as_ref()[at..at + out.len() / ty.block_len() * ty.block_bytes()], out);
+            }
+            Storage::Int(int) => int.decode(row, start, self.cols, out),
+            Storage::Nf4(n) => n.decode(row * self.cols + start, out),
+            Storage::Outlier(o) => o.decode(row, start, self.cols, out),
+        }
+    }
+
+    /// The whole matrix, row by row in natural order. For small matrices and tests.
+    pub fn decode_all(&self) -> Vec<f32> {
+        let mut out = vec![0f32; self.rows * self.cols];
+        if self.cols > 0 {
+            out.chunks_exact_mut(self.cols).enumerate().for_each(|(r, row)| self.decode_row(r, row));
+        }
+        out
+    }
+
+    fn shape(&self, what: String, why: String) -> Error {
+        Error::Shape { what, rows: self.rows, cols: self.cols, why }
+    }
+
+    fn check(&self, what: &'static str, data: &B, expected: Option<usize>) -> Result<(), Error> {
+        let found = data.as_ref().len();
+        match expected {
+            Some(n) if n == found => Ok(()),
+            _ => Err(Error::Length {
+                what,
+                expected: expected.unwrap_or(usize::MAX),
+                found,
+                rows: self.rows,
+                cols: self.cols,
+            }),
+        }
+    }
+
+    fn check_order(&self) -> Result<(), Error> {
+        match self.order {
+            RowOrder::Interleaved { head_dim } if head_dim == 0 || head_dim % 2 == 1 || self.rows % head_dim != 0 => {
+                Err(self.shape(
+                    "the interleaved rotary order".into(),
+                    format!("rows must be heads of an even size, not {head_dim}"),
+                ))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn check_int(&self, int: &IntStorage<B>, cols: usize) -> Result<(), Error> {
+        if int.row_bytes < int.packing.row_bytes(cols) || matches!(int.grouping, Grouping::Group(0)) {
+            return Err(self.shape("integer codes".into(), format!("{} bytes a row", int.row_bytes)));
+        }
+        self.check("codes", &int.codes, self.rows.checked_mul(int.row_bytes))?;
+        self.check("scales", &int.scales.data, int.grouping.count(self.rows, cols).checked_mul(int.scales.ty.size()))
+    }
+
+    fn check_nf4(&self, n: &Nf4Storage<B>) -> Result<(), Error> {
+        if n.block == 0 {
+            return Err(self.shape("nf4".into(), "the block is empty".into()));
+        }
+        let total = self.rows.checked_mul(self.cols);
+        self.check("codes", &n.codes, total.map(|t| t.div_ceil(2)))?;
+        let blocks = total.map(|t| t.div_ceil(n.block));
+        match &n.absmax {
+            Nf4Absmax::Plain(s) => self.check("absmax", &s.data, blocks.and_then(|b| b.checked_mul(s.ty.size()))),
+            Nf4Absmax::Nested { codes, nested, .. } => {
+                self.check("absmax", codes, blocks)?;
+                self.check("nested absmax", nested, blocks.map(|b| b.div_ceil(nf4::NESTED_BLOCK) * 4))
+            }
+        }
+    }
+}
+
+impl<B: AsRef<[u8]>> IntStorage<B> {
+    /// Codes `start..` of stored row `row`, as floats, without their scales. `start` is even.
+    pub fn codes(&self, row: usize, start: usize, out: &mut [f32]) {
+        let at = row * self.row_bytes;
+        self.packing.unpack(&self.codes.as_ref()[at..at + self.row_bytes], start, out);
+    }
+
+    fn decode(&self, row: usize, start: usize, cols: usize, out: &mut [f32]) {
+        self.codes(row, start, out);
+        match self.grouping {
+            Grouping::Tensor => self.scales.apply(0, out),
+            Grouping::Row => self.scales.apply(row, out),
+            Grouping::Group(n) => {
+                let base = row * cols.div_ceil(n);
+                let (mut at, mut rest) = (start, out);
+                while !rest.is_empty() {
+                    let take = (n - at % n).min(rest.len());
+                    let (now, later) = rest.split_at_mut(take);
+                    self.scales.apply(base + at / n, now);
+                    (at, rest) = (at + take, later);
+                }
+            }
+        }
+    }
+}
+
+impl<B: AsRef<[u8]>> Nf4Storage<B> {
+    /// The scale of block `i`.
+    pub fn absmax(&self, i: usize) -> f32 {
+        match &self.absmax {
+            Nf4Absmax::Plain(s) => s.get(i),
+            Nf4Absmax::Nested { codes, map, nested, offset } => {
+                map[usize::from(codes.as_ref()[i])] * FloatType::F32.get(nested.as_ref(), i / nf4::NESTED_BLOCK)
+                    + offset
+            }
+        }
+    }
+
+    fn decode(&self, at: usize, out: &mut [f32]) {
+        let codes = self.codes.as_ref();
+        let (mut at, mut rest) = (at, out);
+        while !rest.is_empty() {
+            let take = (self.block - at % self.block).min(rest.len());
+            let (now, later) = rest.split_at_mut(take);
+            let absmax = self.absmax(at / self.block);
+            let scaled = self.levels.map(|l| l * absmax);
+            if at.is_multiple_of(2) {
+                for (pair, &b) in now.chunks_mut(2).zip(&codes[at / 2..]) {
+                    pair[0] = scaled[usize::from(b >> 4)];
+                    if let Some(second) = pair.get_mut(1) {
+                        *second = scaled[usize::from(b & 15)];
+                    }
+                }
+            } else {
+                for (i, o) in (at..).zip(now.iter_mut()) {
+                    *o = scaled[usize::from(codes[i / 2] >> (4 * (1 - i % 2)) & 15)];
+                }
+            }
+            (at, rest) = (at + take, later);
+        }
+    }
+}
+
+impl<B: AsRef<[u8]>> OutlierStorage<B> {
+    /// The f16 weights of stored row `row` at the outlier columns.
+    pub fn outlier_row(&self, row: usize) -> Cow<'_, [u8]> {
+        let n = 2 * self.columns.len();
+        Cow::Borrowed(&self.outliers.as_ref()[row * n..(row + 1) * n])
+    }
+
+    fn decode(&self, row: usize, start: usize, cols: usize, out: &mut [f32]) {
+        // Inner and outlier columns interleave, so the inner codes that the range needs
+        // start at an index that may be odd: decode the row's inner part whole.
+        let mut inner = vec![0f32; cols - self.columns.len()];
+        self.inner.codes(row, 0, &mut inner);
+        let scale = self.inner.scales.factor(row);
+        let first = self.columns.partition_point(|&c| (c as usize) < start);
+        let (mut next_outlier, mut next_inner) = (first, start - first);
+        for (col, o) in (start..).zip(out.iter_mut()) {
+            if self.columns.get(next_outlier).is_some_and(|&c| c as usize == col) {
+                *o = FloatType::F16.get(self.outliers.as_ref(), row * self.columns.len() + next_outlier);
+                next_outlier += 1;
+            } else {
+                *o = inner[next_inner] * scale;
+                next_inner += 1;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn interleaved_rows_are_a_permutation_of_each_head() {
+        let order = RowOrder::Interleaved { head_dim: 8 };
+        let stored: Vec<usize> = (0..16).map(|r| order.stored(r)).collect();
+        assert_eq!(stored, [0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15]);
+    }
+
+    #[test]
+    fn wrong_lengths_are_refused() {
+        let short = Storage::Float(FloatType::F16, vec![0u8; 11]);
+        assert!(matches!(
+            Matrix::new(2, 3, short, RowOrder::Natural),
+            Err(Error::Length { expected: 12, found: 11, .. })
+        ));
+        let huge = Storage::Float(FloatType::F32, vec![0u8; 4]);
+        assert!(Matrix::new(usize::MAX, 2, huge, RowOrder::Natural).is_err());
+    }
+}

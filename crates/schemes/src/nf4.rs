@@ -1,0 +1,113 @@
+//! NF4: the 4-bit NormalFloat of QLoRA (Dettmers et al. 2023), as bitsandbytes stores it.
+
+use crate::{Error, FloatType, int};
+
+/// Weights that share one scale.
+pub const BLOCK: usize = 64;
+
+/// Block scales that share one second-level scale under double quantization.
+pub const NESTED_BLOCK: usize = 256;
+
+/// The 16 levels, as published.
+pub const LEVELS: [f32; 16] = [
+    -1.0,
+    -0.696_192_800_998_687_7,
+    -0.525_073_051_452_636_7,
+    -0.394_917_488_098_144_53,
+    -0.284_441_381_692_886_35,
+    -0.184_773_430_228_233_34,
+    -0.091_050_036_251_544_95,
+    0.0,
+    0.079_580_299_556_255_34,
+    0.160_930_201_411_247_25,
+    0.246_112_301_945_686_34,
+    0.337_915_241_718_292_24,
+    0.440_709_829_330_444_34,
+    0.562_617_003_917_694_1,
+    0.722_956_836_223_602_3,
+    1.0,
+];
+
+/// Codes and scales of a run of whole blocks.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Nf4Blocks {
+    /// One code a weight, 0 to 15.
+    pub codes: Vec<u8>,
+    /// One scale a block, rounded to the stored type.
+    pub absmax: Vec<f32>,
+}
+
+/// Midpoints between neighbouring levels: a value above `MIDPOINTS[i]` is nearer to level `i + 1`.
+fn midpoints() -> [f32; 15] {
+    std::array::from_fn(|i| ((f64::from(LEVELS[i]) + f64::from(LEVELS[i + 1])) / 2.0) as f32)
+}
+
+/// Quantizes consecutive blocks of the flattened matrix; the last may be short. Appends to `out`.
+///
+/// # Errors
+/// [`Error::NotFinite`] with row 0 and the index in `src` as column; the caller knows where
+/// `src` lies.
+pub fn quantize_blocks(src: &[f32], block: usize, ty: FloatType, out: &mut Nf4Blocks) -> Result<(), Error> {
+    let start = out.codes.len();
+    out.codes.resize(start + src.len(), 0);
+    let mids = midpoints();
+    for (b, (weights, codes)) in src.chunks(block).zip(out.codes[start..].chunks_mut(block)).enumerate() {
+        let max = int::absmax(weights);
+        if !max.is_finite() {
+            return Err(int::not_finite(weights, 0, b * block));
+        }
+        let scale = ty.round(max);
+        out.absmax.push(scale);
+        nearest(weights, scale, &mids, codes);
+    }
+    Ok(())
+}
+
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512bw+avx512vl", "x86_64+avx2+fma"))]
+fn nearest(weights: &[f32], absmax: f32, mids: &[f32; 15], codes: &mut [u8]) {
+    if absmax == 0.0 {
+        codes.fill(7);
+        return;
+    }
+    for (c, w) in codes.iter_mut().zip(weights) {
+        let x = w / absmax;
+        let mut code = 0u32;
+        for m in mids {
+            code += u32::from(x > *m);
+        }
+        *c = code as u8;
+    }
+}
+
+/// Packs codes two a byte, the first in the high nibble; an odd last one is padded with zero.
+pub fn pack(codes: &[u8], out: &mut Vec<u8>) {
+    out.extend(codes.chunks(2).map(|p| p[0] << 4 | p.get(1).copied().unwrap_or(0)));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn zeros_decode_to_zero() {
+        let mut out = Nf4Blocks::default();
+        quantize_blocks(&[0.0; 70], 64, FloatType::F16, &mut out).expect("finite");
+        assert_eq!(out.absmax, [0.0, 0.0]);
+        assert!(out.codes.iter().all(|&c| c == 7));
+    }
+
+    proptest! {
+        #[test]
+        fn codes_are_the_nearest(src in prop::collection::vec(-3f32..3.0, 1..150)) {
+            let mut out = Nf4Blocks::default();
+            quantize_blocks(&src, 64, FloatType::F32, &mut out).expect("finite");
+            for (i, (w, c)) in src.iter().zip(&out.codes).enumerate() {
+                let x = w / out.absmax[i / 64];
+                let d = |l: f32| (f64::from(l) - f64::from(x)).abs();
+                let best = LEVELS.iter().map(|&l| d(l)).fold(f64::MAX, f64::min);
+                prop_assert!(d(LEVELS[usize::from(*c)]) <= best + 1e-7);
+            }
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! What the runtime must know of a model, whatever file it came from.
+
+/// Model families that the runtime runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Family {
+    /// Llama, SmolLM2, Mistral without sliding window.
+    Llama,
+    /// Qwen2 and Qwen2.5: biases on q, k, v.
+    Qwen2,
+    /// Qwen3: norms on q and k.
+    Qwen3,
+}
+
+/// Scaling of rotary positions.
+#[derive(Debug, Clone, PartialEq)]
+pub enum RopeScaling {
+    /// None.
+    None,
+    /// Positions divided by `factor`.
+    Linear {
+        /// Stretch of the context.
+        factor: f64,
+    },
+    /// Llama 3.1's frequency-dependent scaling.
+    Llama3 {
+        /// Stretch of the context.
+        factor: f64,
+        /// Below this many turns over the original context: stretched in full.
+        low_freq_factor: f64,
+        /// Above this many turns: left alone.
+        high_freq_factor: f64,
+        /// The context length of pre-training.
+        original_max_position: usize,
+    },
+    /// YaRN (Peng et al. 2023).
+    Yarn {
+        /// Stretch of the context.
+        factor: f64,
+        /// Fast end of the ramp, in turns.
+        beta_fast: f64,
+        /// Slow end of the ramp, in turns.
+        beta_slow: f64,
+        /// Factor on cos and sin; `0.1 ln(factor) + 1` unless given.
+        attention_factor: f64,
+        /// The context length of pre-training.
+        original_max_position: usize,
+    },
+    /// Explicit factors, one for each rotary frequency: the frequency is divided by it
+    /// (GGUF's `rope_freqs.weight`, llama.cpp's form of Llama 3.1's scaling).
+    Factors(Vec<f32>),
+}
+
+/// A decoder's hyperparameters.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Config {
+    /// The family.
+    pub family: Family,
+    /// Entries of the vocabulary, as the embedding has rows.
+    pub vocab_size: usize,
+    /// Width of the residual stream.
+    pub hidden_size: usize,
+    /// Width of the MLP.
+    pub intermediate_size: usize,
+    /// Blocks.
+    pub layers: usize,
+    /// Query heads.
+    pub heads: usize,
+    /// Key and value heads.
+    pub kv_heads: usize,
+    /// Width of a head.
+    pub head_dim: usize,
+    /// Epsilon of every RMSNorm.
+    pub rms_norm_eps: f64,
+    /// Base of the rotary frequencies.
+    pub rope_theta: f64,
+    /// Scaling of rotary positions.
+    pub rope_scaling: RopeScaling,
+    /// Context length that the model was trained for.
+    pub max_position: usize,
+    /// Whether the output projection is the embedding.
+    pub tie_word_embeddings: bool,
+    /// Begin-of-sequence token, if the model names one.
+    pub bos_token_id: Option<u32>,
+    /// End-of-sequence tokens.
+    pub eos_token_ids: Vec<u32>,
+}
+
+impl Config {
+    /// Bytes of the KV cache for one token: `2 x layers x kv_heads x head_dim x element bytes`.
+    pub fn cache_bytes_per_token(&self, element_bytes: usize) -> usize {
+        2 * self.layers * self.kv_heads * self.head_dim * element_bytes
+    }
+}

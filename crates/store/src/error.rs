@@ -1,0 +1,77 @@
+//! Errors that name file, tensor or key, and the way out.
+
+use std::path::{Path, PathBuf};
+
+/// Result of this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What can go wrong with model files.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The operating system refused.
+    #[error("{path}: cannot {what}: {source}")]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What was tried ("read", "write", "create", "rename").
+        what: &'static str,
+        /// The system's error.
+        source: std::io::Error,
+    },
+    /// The file is not a well-formed one of its kind.
+    #[error("{path}: {what}")]
+    Malformed {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong and where (key, tensor, offset).
+        what: String,
+    },
+    /// Well-formed, but not supported, by name.
+    #[error("{path}: {what}")]
+    Unsupported {
+        /// The file.
+        path: PathBuf,
+        /// What is not supported, and what is.
+        what: String,
+    },
+    /// A tensor is missing or has the wrong type or shape.
+    #[error("{path}: tensor {tensor}: {what}")]
+    Tensor {
+        /// The file or directory.
+        path: PathBuf,
+        /// The tensor's name.
+        tensor: String,
+        /// What is wrong.
+        what: String,
+    },
+    /// Output would overwrite input.
+    #[error("{path}: output is the input {input}; choose another output")]
+    SameFile {
+        /// The output.
+        path: PathBuf,
+        /// The input that it is.
+        input: PathBuf,
+    },
+}
+
+impl Error {
+    /// An [`Error::Io`].
+    pub fn io(path: impl AsRef<Path>, what: &'static str, source: std::io::Error) -> Self {
+        Error::Io { path: path.as_ref().into(), what, source }
+    }
+
+    /// An [`Error::Malformed`].
+    pub fn malformed(path: impl AsRef<Path>, what: impl Into<String>) -> Self {
+        Error::Malformed { path: path.as_ref().into(), what: what.into() }
+    }
+
+    /// An [`Error::Unsupported`].
+    pub fn unsupported(path: impl AsRef<Path>, what: impl Into<String>) -> Self {
+        Error::Unsupported { path: path.as_ref().into(), what: what.into() }
+    }
+
+    /// An [`Error::Tensor`].
+    pub fn tensor(path: impl AsRef<Path>, tensor: impl Into<String>, what: impl Into<String>) -> Self {
+        Error::Tensor { path: path.as_ref().into(), tensor: tensor.into(), what: what.into() }
+    }
+}
