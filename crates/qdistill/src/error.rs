@@ -1,0 +1,77 @@
+//! What can go wrong while training.
+
+use std::path::{Path, PathBuf};
+
+/// An error of this crate.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A file could not be read or written.
+    #[error("{path}: {source}")]
+    Io {
+        /// The file or folder.
+        path: PathBuf,
+        /// What the operating system said.
+        source: std::io::Error,
+    },
+    /// A file was readable, but not what it should be.
+    #[error("{path}: {message}")]
+    Malformed {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        message: String,
+    },
+    /// The recipe asks for something that can't be.
+    #[error("recipe: {0}")]
+    Recipe(String),
+    /// The text is too short, or the tokenizer can't be trained on it.
+    #[error("training text: {0}")]
+    Text(String),
+    /// The tokenizer failed.
+    #[error("tokenizer: {0}")]
+    Tokenizer(String),
+    /// The loss or a gradient became NaN or infinite.
+    #[error("training diverged at step {step}: {what} is {value}; try a lower learning rate or a longer warm-up")]
+    Diverged {
+        /// The optimizer step, counted from 1.
+        step: usize,
+        /// Which quantity.
+        what: &'static str,
+        /// Its value.
+        value: f64,
+    },
+    /// A variable received no gradient.
+    #[error("no gradient reaches '{0}'")]
+    NoGradient(String),
+    /// A weight became NaN or infinite, or doesn't fit into F16.
+    #[error("weight '{name}' has a value that F16 can't hold ({value})")]
+    Weight {
+        /// The tensor's name.
+        name: String,
+        /// The first offending value.
+        value: f32,
+    },
+    /// The output folder already holds something.
+    #[error("{0}: already exists and isn't empty; remove it, or name another folder")]
+    Occupied(PathBuf),
+    /// A tensor operation failed.
+    #[error("tensor operation: {0}")]
+    Tensor(#[from] candle_core::Error),
+}
+
+impl Error {
+    /// Wraps an I/O error with the path that it is about.
+    pub(crate) fn io(path: &Path) -> impl FnOnce(std::io::Error) -> Self {
+        let path = path.to_path_buf();
+        move |source| Self::Io { path, source }
+    }
+
+    /// A file that isn't what it should be.
+    pub(crate) fn malformed(path: &Path, message: impl std::fmt::Display) -> Self {
+        Self::Malformed { path: path.to_path_buf(), message: message.to_string() }
+    }
+}
+
+/// The result of this crate's functions.
+pub type Result<T> = std::result::Result<T, Error>;

@@ -1,0 +1,2 @@
+//! Trains small models.
+fn main() {}

@@ -1,0 +1,157 @@
+//! Rotary positions and the causal softmax.
+
+use super::{Real, dispatch, last_dim, values};
+use candle_core::{CpuStorage, CustomOp1, CustomOp2, Layout, Result, Shape, Tensor, bail};
+
+/// Softmax of `scale * x` along the last dimension, where row `r` sees columns `0..=r % columns` only.
+///
+/// `x` is `[.., rows, columns]` with `rows` a multiple of `columns`: the heads that share a key head may be stacked
+/// along the rows. Columns that are out of sight get probability 0.
+pub fn causal_softmax(x: &Tensor, scale: f64) -> Result<Tensor> {
+    x.apply_op1(CausalSoftmax { scale })
+}
+
+struct CausalSoftmax {
+    scale: f64,
+}
+
+impl CausalSoftmax {
+    fn forward<T: Real>(&self, x: &[T], columns: usize) -> Vec<T> {
+        let scale = T::from_f64(self.scale);
+        let mut out = vec![T::zero(); x.len()];
+        for (row, (x, y)) in x.chunks_exact(columns).zip(out.chunks_exact_mut(columns)).enumerate() {
+            let seen = row % columns + 1;
+            let top = x[..seen].iter().fold(x[0], |m, &v| if v > m { v } else { m });
+            let mut sum = T::zero();
+            for (y, &x) in y[..seen].iter_mut().zip(x) {
+                *y = ((x - top) * scale).exp();
+                sum += *y;
+            }
+            let inverse = T::one() / sum;
+            for y in &mut y[..seen] {
+                *y *= inverse;
+            }
+        }
+        out
+    }
+}
+
+impl CustomOp1 for CausalSoftmax {
+    fn name(&self) -> &'static str {
+        "causal-softmax"
+    }
+
+    fn cpu_fwd(&self, storage: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
+        let columns = last_dim(layout)?;
+        let rows = layout.dims().iter().rev().nth(1).copied().unwrap_or(0);
+        if rows == 0 || rows % columns != 0 {
+            bail!("causal softmax: {rows} rows aren't a multiple of {columns} columns");
+        }
+        let out = dispatch!(storage, T => T::to_cpu_storage_owned(self.forward::<T>(values(storage, layout)?, columns)));
+        Ok((out, layout.shape().clone()))
+    }
+
+    fn bwd(&self, _arg: &Tensor, res: &Tensor, grad: &Tensor) -> Result<Option<Tensor>> {
+        let op = CausalSoftmaxGrad { scale: self.scale };
+        Ok(Some(res.apply_op2_no_bwd(&grad.contiguous()?, &op)?))
+    }
+}
+
+struct CausalSoftmaxGrad {
+    scale: f64,
+}
+
+impl CausalSoftmaxGrad {
+    fn run<T: Real>(&self, y: &[T], g: &[T], columns: usize) -> Vec<T> {
+        let scale = T::from_f64(self.scale);
+        let mut out = vec![T::zero(); y.len()];
+        let rows = y.chunks_exact(columns).zip(g.chunks_exact(columns)).zip(out.chunks_exact_mut(columns));
+        for (row, ((y, g), d)) in rows.enumerate() {
+            let seen = row % columns + 1;
+            let (y, g) = (&y[..seen], &g[..seen]);
+            let dot = y.iter().zip(g).fold(T::zero(), |s, (&y, &g)| s + y * g);
+            for ((d, &y), &g) in d[..seen].iter_mut().zip(y).zip(g) {
+                *d = scale * y * (g - dot);
+            }
+        }
+        out
+    }
+}
+
+impl CustomOp2 for CausalSoftmaxGrad {
+    fn name(&self) -> &'static str {
+        "causal-softmax-grad"
+    }
+
+    fn cpu_fwd(&self, y: &CpuStorage, ly: &Layout, g: &CpuStorage, lg: &Layout) -> Result<(CpuStorage, Shape)> {
+        let columns = last_dim(ly)?;
+        let out = dispatch!(y, T => T::to_cpu_storage_owned(self.run::<T>(values(y, ly)?, values(g, lg)?, columns)));
+        Ok((out, ly.shape().clone()))
+    }
+}
+
+/// Rotary position embedding in the "rotate half" form of Hugging Face's Llama.
+///
+/// `x` is `[batch * tokens, heads * head_dim]`; row `r` is at position `r % tokens`. Dimension `i` of the first half
+/// of a head is paired with dimension `i` of the second, and turned by `position * theta^(-2i / head_dim)`.
+pub fn rotary(x: &Tensor, tokens: usize, head_dim: usize, theta: f64) -> Result<Tensor> {
+    x.apply_op1(Rotary { tokens, head_dim, theta, forward: true })
+}
+
+struct Rotary {
+    tokens: usize,
+    head_dim: usize,
+    theta: f64,
+    forward: bool,
+}
+
+impl Rotary {
+    fn run<T: Real>(&self, x: &[T], width: usize) -> Vec<T> {
+        let half = self.head_dim / 2;
+        let (cos, sin) = self.tables::<T>();
+        let mut out = vec![T::zero(); x.len()];
+        for (row, (x, y)) in x.chunks_exact(width).zip(out.chunks_exact_mut(width)).enumerate() {
+            let at = row % self.tokens * half;
+            let (cos, sin) = (&cos[at..at + half], &sin[at..at + half]);
+            for (x, y) in x.chunks_exact(self.head_dim).zip(y.chunks_exact_mut(self.head_dim)) {
+                let (x1, x2) = x.split_at(half);
+                let (y1, y2) = y.split_at_mut(half);
+                for i in 0..half {
+                    y1[i] = x1[i] * cos[i] - x2[i] * sin[i];
+                    y2[i] = x2[i] * cos[i] + x1[i] * sin[i];
+                }
+            }
+        }
+        out
+    }
+
+    fn tables<T: Real>(&self) -> (Vec<T>, Vec<T>) {
+        let half = self.head_dim / 2;
+        let sign = if self.forward { 1.0 } else { -1.0 };
+        let angles = (0..self.tokens).flat_map(|position| {
+            (0..half)
+                .map(move |i| position as f64 * self.theta.powf(-2.0 * i as f64 / self.head_dim as f64))
+        });
+        angles.map(|a| (T::from_f64(a.cos()), T::from_f64(sign * a.sin()))).unzip()
+    }
+}
+
+impl CustomOp1 for Rotary {
+    fn name(&self) -> &'static str {
+        "rotary"
+    }
+
+    fn cpu_fwd(&self, storage: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
+        let width = last_dim(layout)?;
+        if self.tokens == 0 || self.head_dim == 0 || self.head_dim % 2 != 0 || width % self.head_dim != 0 {
+            bail!("rotary: rows of {width} can't be split into heads of {} at {} positions", self.head_dim, self.tokens);
+        }
+        let out = dispatch!(storage, T => T::to_cpu_storage_owned(self.run::<T>(values(storage, layout)?, width)));
+        Ok((out, layout.shape().clone()))
+    }
+
+    fn bwd(&self, _arg: &Tensor, _res: &Tensor, grad: &Tensor) -> Result<Option<Tensor>> {
+        let back = Rotary { forward: !self.forward, ..*self };
+        Ok(Some(grad.contiguous()?.apply_op1_no_bwd(&back)?))
+    }
+}

@@ -1,0 +1,23 @@
+//! What can go wrong while drawing.
+
+/// Why something could not be drawn.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A row has another number of cells than the table has columns.
+    #[error("table \"{table}\": a row of {cells} cells does not fit {columns} columns")]
+    Row {
+        /// The table's title.
+        table: String,
+        /// How many cells the row has.
+        cells: usize,
+        /// How many columns the table has.
+        columns: usize,
+    },
+    /// The page template could not be filled in.
+    #[error("the page could not be laid out: {0}")]
+    Template(#[from] minijinja::Error),
+    /// The result could not be written.
+    #[error("the report could not be written: {0}")]
+    Write(#[from] std::io::Error),
+}

@@ -1,0 +1,345 @@
+//! Tables, written for a terminal, Markdown, CSV, JSON or an HTML page.
+
+mod csv;
+mod markdown;
+mod terminal;
+
+use serde_json::{Map, Value};
+
+use crate::Error;
+use crate::format;
+
+pub use terminal::Terminal;
+
+/// A table: columns, rows of cells, and notes below.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Table {
+    /// Shown above the table; may be empty.
+    pub title: String,
+    /// The columns. The first one names the rows.
+    pub columns: Vec<Column>,
+    /// One cell for each column; a row that is too short is filled up with
+    /// empty cells, what is too many is not shown. [`Table::push`] checks.
+    pub rows: Vec<Vec<Cell>>,
+    /// Shown below the table, each as a paragraph.
+    pub notes: Vec<String>,
+}
+
+/// A column of a [`Table`].
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Column {
+    /// The name for machines: CSV header and JSON key.
+    pub key: String,
+    /// The name for people; may have line breaks.
+    pub header: String,
+    /// How its cells are aligned.
+    pub align: Align,
+    /// The unit of all its cells, shown below the header.
+    pub unit: Option<String>,
+    /// What the column means, in a sentence.
+    pub help: Option<String>,
+}
+
+impl Column {
+    /// A column of words.
+    pub fn text(key: impl Into<String>, header: impl Into<String>) -> Self {
+        Self { key: key.into(), header: header.into(), ..Self::default() }
+    }
+
+    /// A column of numbers, aligned right.
+    pub fn number(key: impl Into<String>, header: impl Into<String>) -> Self {
+        Self { align: Align::Right, ..Self::text(key, header) }
+    }
+
+    /// The same column with a unit.
+    #[must_use]
+    pub fn unit(mut self, unit: impl Into<String>) -> Self {
+        self.unit = Some(unit.into());
+        self
+    }
+
+    /// The same column with an explanation.
+    #[must_use]
+    pub fn help(mut self, help: impl Into<String>) -> Self {
+        self.help = Some(help.into());
+        self
+    }
+
+    /// Header and unit, line by line, without control characters.
+    pub(crate) fn header_lines(&self) -> Vec<String> {
+        let header = format::printable(&self.header);
+        let unit = self.unit.as_deref().map(|unit| format!("({})", one_line(unit)));
+        header.lines().map(str::to_owned).chain(unit).collect()
+    }
+
+    /// The header on one line, with its unit.
+    pub(crate) fn header_line(&self) -> String {
+        self.header_lines().join(" ")
+    }
+}
+
+/// How a column's cells are aligned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Align {
+    /// Words.
+    #[default]
+    Left,
+    /// Numbers.
+    Right,
+    /// Marks.
+    Center,
+}
+
+/// A cell: text for people, and a value for machines.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Cell {
+    /// What is shown; line breaks become spaces.
+    pub text: String,
+    /// The value in CSV and JSON; without it, that is the text.
+    pub value: Option<Value>,
+    /// How it is meant.
+    pub tone: Tone,
+}
+
+impl Cell {
+    /// A cell of words.
+    pub fn text(text: impl Into<String>) -> Self {
+        Self { text: text.into(), ..Self::default() }
+    }
+
+    /// A cell whose machine value differs from its text.
+    ///
+    /// Numbers that JSON can't hold (NaN, infinities) become `null`.
+    pub fn value(text: impl Into<String>, value: impl Into<Value>) -> Self {
+        Self { text: text.into(), value: Some(value.into()), tone: Tone::Normal }
+    }
+
+    /// A cell that has no value: a dash for people, nothing for machines.
+    #[must_use]
+    pub fn absent() -> Self {
+        Self { text: format::ABSENT.to_owned(), value: Some(Value::Null), tone: Tone::Muted }
+    }
+
+    /// The same cell in another tone.
+    #[must_use]
+    pub fn tone(mut self, tone: Tone) -> Self {
+        self.tone = tone;
+        self
+    }
+
+    /// The text on one line, without control characters.
+    pub(crate) fn line(&self) -> String {
+        one_line(&self.text)
+    }
+
+    pub(crate) fn machine(&self) -> Value {
+        self.value.clone().unwrap_or_else(|| Value::String(self.text.clone()))
+    }
+}
+
+/// How a cell is meant. Each tone has a symbol, so that colour is never alone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
+pub enum Tone {
+    /// Nothing special.
+    #[default]
+    Normal,
+    /// As one would wish.
+    Good,
+    /// Worth a look.
+    Warning,
+    /// Not usable.
+    Bad,
+    /// Of less interest.
+    Muted,
+}
+
+impl Tone {
+    /// The symbol that stands before the cell's text; empty for normal and muted.
+    #[must_use]
+    pub fn symbol(self) -> &'static str {
+        match self {
+            Self::Normal | Self::Muted => "",
+            Self::Good => "✓",
+            Self::Warning => "!",
+            Self::Bad => "✗",
+        }
+    }
+
+    /// The symbol in ASCII.
+    #[must_use]
+    pub fn ascii_symbol(self) -> &'static str {
+        match self {
+            Self::Normal | Self::Muted => "",
+            Self::Good => "ok",
+            Self::Warning => "!",
+            Self::Bad => "!!",
+        }
+    }
+
+    /// The tone as a word, for those who hear the table.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Normal => "normal",
+            Self::Good => "good",
+            Self::Warning => "warning",
+            Self::Bad => "bad",
+            Self::Muted => "muted",
+        }
+    }
+}
+
+impl Table {
+    /// An empty table.
+    pub fn new(title: impl Into<String>, columns: Vec<Column>) -> Self {
+        Self { title: title.into(), columns, ..Self::default() }
+    }
+
+    /// Adds a row.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Row`] if it has another number of cells than there are columns.
+    pub fn push(&mut self, row: Vec<Cell>) -> Result<(), Error> {
+        if row.len() != self.columns.len() {
+            return Err(Error::Row {
+                table: self.title.clone(),
+                cells: row.len(),
+                columns: self.columns.len(),
+            });
+        }
+        self.rows.push(row);
+        Ok(())
+    }
+
+    /// Adds a note.
+    pub fn note(&mut self, note: impl Into<String>) {
+        self.notes.push(note.into());
+    }
+
+    /// What each explained column means: its header on one line, and its help.
+    #[must_use]
+    pub fn legend(&self) -> Vec<(String, String)> {
+        self.columns
+            .iter()
+            .filter_map(|column| Some((column.header_line(), column.help.clone()?)))
+            .collect()
+    }
+
+    /// The table for a terminal that is `width` characters wide.
+    ///
+    /// See [`Terminal`] for an ASCII form.
+    #[must_use]
+    pub fn to_terminal(&self, width: usize, color: bool) -> String {
+        Terminal { width, color, ..Terminal::default() }.render(self)
+    }
+
+    /// The table in Markdown (GitHub's pipes).
+    #[must_use]
+    pub fn to_markdown(&self) -> String {
+        markdown::render(self)
+    }
+
+    /// The table as CSV (RFC 4180): keys as header, machine values.
+    ///
+    /// A value that is an object or an array becomes several columns:
+    /// `ppl.value`, and `ppl.ci95.low`, `ppl.ci95.high` for an array of two,
+    /// `ppl.ci95.0` and so on for others.
+    #[must_use]
+    pub fn to_csv(&self) -> String {
+        csv::render(self)
+    }
+
+    /// Writes [`Table::to_csv`].
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Write`] if `out` refuses it.
+    pub fn write_csv(&self, out: &mut impl std::io::Write) -> Result<(), Error> {
+        Ok(out.write_all(self.to_csv().as_bytes())?)
+    }
+
+    /// The rows as JSON objects from key to machine value.
+    #[must_use]
+    pub fn to_json(&self) -> Value {
+        let rows = self.rows.iter().map(|row| {
+            let pairs = self.columns.iter().enumerate().map(|(index, column)| {
+                (column.key.clone(), row.get(index).map_or(Value::Null, Cell::machine))
+            });
+            Value::Object(pairs.collect::<Map<_, _>>())
+        });
+        Value::Array(rows.collect())
+    }
+}
+
+pub(crate) fn one_line(text: &str) -> String {
+    format::printable(text).replace('\n', " ")
+}
+
+#[cfg(test)]
+pub(crate) mod samples {
+    use serde_json::json;
+
+    use super::*;
+
+    pub(crate) fn schemes() -> Table {
+        let mut table = Table::new(
+            "Quality against the reference",
+            vec![
+                Column::text("scheme", "Scheme"),
+                Column::number("size", "Size on\ndisk").unit("MiB"),
+                Column::number("ppl", "Perplexity\n95% CI").help("Lower is better."),
+                Column::text("verdict", "Verdict"),
+            ],
+        );
+        let rows = [
+            ("f16", "258.0", 23.08, "reference", Tone::Muted),
+            ("int8-row", "157.3", 22.96, "indistinguishable", Tone::Good),
+            ("int4-g128", "109.2", 31.08, "worse", Tone::Warning),
+            ("int4-absmax", "106.1", 365_416_000.0, "destroyed", Tone::Bad),
+        ];
+        for (scheme, size, ppl, verdict, tone) in rows {
+            let text = format::interval(ppl, ppl * 0.96, ppl * 1.04, 4);
+            let value = json!({"value": ppl, "ci95": [ppl * 0.5, ppl * 2.0]});
+            let row = vec![
+                Cell::text(scheme),
+                Cell::value(size, size.parse::<f64>().unwrap_or(f64::NAN)),
+                Cell::value(text, value),
+                Cell::text(verdict).tone(tone),
+            ];
+            table.push(row).expect("the row fits");
+        }
+        table.note("2,048 tokens scored; paired block bootstrap.");
+        table
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_must_fit() {
+        let mut table = Table::new("t", vec![Column::text("a", "A")]);
+        let error = table.push(vec![]).expect_err("no cells for one column");
+        assert_eq!(error.to_string(), "table \"t\": a row of 0 cells does not fit 1 columns");
+    }
+
+    #[test]
+    fn json_keeps_machine_values() {
+        let mut table =
+            Table::new("", vec![Column::text("a", "A"), Column::number("b", "B\nunit")]);
+        table.rows.push(vec![Cell::text("x"), Cell::value("not a number", f64::NAN)]);
+        table.rows.push(vec![Cell::absent()]);
+        assert_eq!(
+            table.to_json().to_string(),
+            r#"[{"a":"x","b":null},{"a":null,"b":null}]"#
+        );
+    }
+
+    #[test]
+    fn the_legend_names_explained_columns() {
+        let legend = samples::schemes().legend();
+        assert_eq!(legend, [("Perplexity 95% CI".to_owned(), "Lower is better.".to_owned())]);
+    }
+}
