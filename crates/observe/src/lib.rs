@@ -1,1 +1,5 @@
-//! Activation statistics and calibration.
+//! Activation statistics: what the inputs of linear layers look like on text.
+
+mod calibration;
+
+pub use calibration::{Calibration, Collector, Error};

@@ -28,13 +28,15 @@ pub enum Error {
         /// The target type.
         ty: FloatName,
     },
-    /// A scale does not fit f16.
-    #[error("scale {value} of row {row} does not fit f16")]
+    /// A scale does not fit its stored type.
+    #[error("scale {value} of row {row} does not fit {ty}")]
     ScaleRange {
         /// Row in the matrix.
         row: usize,
         /// The scale before rounding.
         value: f32,
+        /// The type of the scale.
+        ty: FloatName,
     },
     /// A byte buffer has the wrong length for its shape.
     #[error("{what}: {found} bytes where {expected} are needed for {rows} x {cols}")]

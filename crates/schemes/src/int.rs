@@ -31,13 +31,17 @@ pub fn scale_of(absmax: f32, bits: Bits, ty: FloatType) -> f32 {
     ty.round(absmax / f32::from(bits.qmax()))
 }
 
-/// Whether `absmax` gives a scale that `ty` carries: finite, and not zero unless `absmax` is,
-/// with enough precision left (an f16 scale below the normal range loses bits).
-pub fn scale_fits(absmax: f32, bits: Bits, ty: FloatType) -> bool {
-    let scale = scale_of(absmax, bits, ty);
+/// Scales below this keep fewer than 6 bits in f16, whose steps end at 2^-24.
+const SMALLEST_F16_SCALE: f32 = 3.814_697_3e-6;
+
+/// Whether the type carries the scale: finite, and with its precision (an f16 scale below
+/// 2^-18 has lost it). Scale 0 is that of a group of zeros.
+pub fn scale_fits(unrounded: f32, ty: FloatType) -> bool {
     match ty {
-        FloatType::F16 => absmax == 0.0 || (scale.is_finite() && scale >= 6.103_515_6e-5),
-        _ => absmax == 0.0 || (scale.is_finite() && scale > 0.0),
+        FloatType::F16 => unrounded == 0.0 || (SMALLEST_F16_SCALE..65520.0).contains(&unrounded),
+        FloatType::F32 | FloatType::BF16 => {
+            unrounded == 0.0 || (unrounded.is_normal() && ty.round(unrounded).is_finite())
+        }
     }
 }
 
@@ -46,7 +50,8 @@ pub fn scale_fits(absmax: f32, bits: Bits, ty: FloatType) -> bool {
 /// Appends to `out`. A group of zeros gets scale 0 and codes 0.
 ///
 /// # Errors
-/// [`Error::NotFinite`] with the row counted from `first_row`.
+/// [`Error::NotFinite`], or [`Error::ScaleRange`] when `ty` does not carry a scale; the row
+/// counted from `first_row`.
 pub fn quantize_rows(
     src: &[f32],
     cols: usize,
@@ -72,7 +77,8 @@ pub fn quantize_rows(
             if !max.is_finite() {
                 return Err(not_finite(weights, first_row + r, g * group));
             }
-            let scale = if grouping == Grouping::Tensor { tensor_scale } else { scale_of(max, bits, ty) };
+            let scale =
+                if grouping == Grouping::Tensor { tensor_scale } else { row_scale(max, bits, ty, first_row + r)? };
             if grouping != Grouping::Tensor {
                 out.scales.push(scale);
             }
@@ -82,6 +88,33 @@ pub fn quantize_rows(
         }
     }
     Ok(())
+}
+
+/// bitsandbytes' rule for int8: the scale is the row's absmax itself, and the codes are
+/// `round(w * (127 / absmax))` in f32, which differs from true division by one code in a few
+/// thousand. Appends to `out`.
+///
+/// # Errors
+/// [`Error::NotFinite`] with the row counted from `first_row`.
+pub fn quantize_rows_scb(src: &[f32], cols: usize, first_row: usize, out: &mut IntRows) -> Result<(), Error> {
+    for (r, row) in src.chunks_exact(cols.max(1)).enumerate() {
+        let max = absmax(row);
+        if !max.is_finite() {
+            return Err(not_finite(row, first_row + r, 0));
+        }
+        out.scales.push(max);
+        let factor = if max == 0.0 { 0.0 } else { 127.0 / max };
+        out.codes.extend(row.iter().map(|w| (((w * factor).clamp(-127.0, 127.0) + ROUND) - ROUND) as i32 as i8));
+    }
+    Ok(())
+}
+
+fn row_scale(max: f32, bits: Bits, ty: FloatType, row: usize) -> Result<f32, Error> {
+    let unrounded = max / f32::from(bits.qmax());
+    if !scale_fits(unrounded, ty) {
+        return Err(Error::ScaleRange { row, value: unrounded, ty });
+    }
+    Ok(ty.round(unrounded))
 }
 
 /// Names the first weight of `weights` that is not finite.
@@ -122,9 +155,9 @@ mod tests {
         assert_eq!(got, IntRows { codes: vec![0; 8], scales: vec![0.0; 2] });
         let got = rows(&[-7.0, 3.5, 2.5, 7.0], 4, Bits::Four, Grouping::Row);
         assert_eq!(got.codes, [-7, 4, 2, 7], "ties go to even");
-        assert!(!scale_fits(1e-30, Bits::Eight, FloatType::F16));
-        assert!(scale_fits(1e-30, Bits::Eight, FloatType::F32));
-        assert!(!scale_fits(1e9, Bits::Four, FloatType::F16));
+        assert!(!scale_fits(1e-30, FloatType::F16) && scale_fits(1e-30, FloatType::F32));
+        assert!(!scale_fits(1e6, FloatType::F16) && !scale_fits(f32::INFINITY, FloatType::F32));
+        assert!(scale_fits(0.0, FloatType::F16) && !scale_fits(f32::NAN, FloatType::F16));
     }
 
     #[test]

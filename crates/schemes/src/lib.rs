@@ -7,6 +7,7 @@
 //! Rounding is to nearest, ties to even. A scale is rounded to its stored type *before* the
 //! codes are computed, so that `decode(encode(W))` is what any engine reproduces.
 
+mod dynamic_map;
 mod error;
 mod float;
 pub mod ggml;
@@ -21,6 +22,9 @@ mod scheme;
 pub use error::Error;
 pub use float::{FloatType, Overflow, decode_floats, encode_floats};
 pub use ggml::GgmlType;
-pub use matrix::{IntStorage, Matrix, Nf4Absmax, Nf4Storage, OutlierStorage, RowOrder, ScaleArray, ScaleUse, Storage};
+pub use matrix::{
+    DECODE_ALIGN, INV_127, IntStorage, Matrix, Nf4Absmax, Nf4Storage, OutlierStorage, RowOrder, ScaleArray, ScaleUse,
+    Storage,
+};
 pub use pack::Packing;
 pub use scheme::{Activation, Bits, Grouping, Scheme};

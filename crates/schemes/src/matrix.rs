@@ -28,6 +28,17 @@ impl RowOrder {
             }
         }
     }
+
+    /// The natural row that is stored as `stored`: the inverse of [`RowOrder::stored`].
+    pub fn natural(self, stored: usize) -> usize {
+        match self {
+            RowOrder::Natural => stored,
+            RowOrder::Interleaved { head_dim } => {
+                let (head, r) = (stored / head_dim, stored % head_dim);
+                head * head_dim + (r % 2) * (head_dim / 2) + r / 2
+            }
+        }
+    }
 }
 
 /// How a stored scale turns a code into a weight.
@@ -51,7 +62,7 @@ pub struct ScaleArray<B> {
 }
 
 /// 1/127 in f32, as bitsandbytes has it.
-const INV_127: f32 = 7.874_016e-3;
+pub const INV_127: f32 = 7.874_016e-3;
 
 impl<B: AsRef<[u8]>> ScaleArray<B> {
     /// Scale `i` as stored.
@@ -436,6 +447,7 @@ mod tests {
         let order = RowOrder::Interleaved { head_dim: 8 };
         let stored: Vec<usize> = (0..16).map(|r| order.stored(r)).collect();
         assert_eq!(stored, [0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15]);
+        assert!((0..16).all(|r| order.natural(order.stored(r)) == r));
     }
 
     #[test]

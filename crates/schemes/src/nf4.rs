@@ -2,6 +2,8 @@
 
 use crate::{Error, FloatType, int};
 
+pub use crate::dynamic_map::dynamic_map;
+
 /// Weights that share one scale.
 pub const BLOCK: usize = 64;
 
@@ -56,6 +58,9 @@ pub fn quantize_blocks(src: &[f32], block: usize, ty: FloatType, out: &mut Nf4Bl
         if !max.is_finite() {
             return Err(int::not_finite(weights, 0, b * block));
         }
+        if !int::scale_fits(max, ty) {
+            return Err(Error::ScaleRange { row: 0, value: max, ty });
+        }
         let scale = ty.round(max);
         out.absmax.push(scale);
         nearest(weights, scale, &mids, codes);
@@ -84,6 +89,43 @@ pub fn pack(codes: &[u8], out: &mut Vec<u8>) {
     out.extend(codes.chunks(2).map(|p| p[0] << 4 | p.get(1).copied().unwrap_or(0)));
 }
 
+/// Double-quantized block scales.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NestedAbsmax {
+    /// One code a block, an index into [`dynamic_map`].
+    pub codes: Vec<u8>,
+    /// One scale for each [`NESTED_BLOCK`] blocks.
+    pub absmax: Vec<f32>,
+    /// Mean of the block scales, subtracted before quantization.
+    pub offset: f32,
+}
+
+impl NestedAbsmax {
+    /// The scale of block `i` as readers compute it; `map` is [`dynamic_map`].
+    pub fn absmax(&self, map: &[f32; 256], i: usize) -> f32 {
+        map[usize::from(self.codes[i])] * self.absmax[i / NESTED_BLOCK] + self.offset
+    }
+}
+
+/// Quantizes the block scales of one matrix to 8 bits, as QLoRA's double quantization does.
+pub fn nest(absmax: &[f32]) -> NestedAbsmax {
+    let sum: f64 = absmax.iter().map(|&a| f64::from(a)).sum();
+    let offset = if absmax.is_empty() { 0.0 } else { (sum / absmax.len() as f64) as f32 };
+    let map = dynamic_map();
+    let mids: Vec<f32> = map.windows(2).map(|w| (w[0] + w[1]) / 2.0).collect();
+    let mut nested = NestedAbsmax { codes: Vec::with_capacity(absmax.len()), absmax: Vec::new(), offset };
+    for block in absmax.chunks(NESTED_BLOCK) {
+        let centred: Vec<f32> = block.iter().map(|a| a - offset).collect();
+        let max = int::absmax(&centred);
+        nested.absmax.push(max);
+        nested.codes.extend(centred.iter().map(|c| {
+            let x = if max == 0.0 { 0.0 } else { c / max };
+            mids.partition_point(|m| *m < x) as u8
+        }));
+    }
+    nested
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -95,6 +137,17 @@ mod tests {
         quantize_blocks(&[0.0; 70], 64, FloatType::F16, &mut out).expect("finite");
         assert_eq!(out.absmax, [0.0, 0.0]);
         assert!(out.codes.iter().all(|&c| c == 7));
+    }
+
+    #[test]
+    fn nested_scales_are_near() {
+        let absmax: Vec<f32> = (0..1000).map(|i| 0.1 + 0.05 * (i as f32 * 0.7).sin()).collect();
+        let nested = nest(&absmax);
+        let map = dynamic_map();
+        for (i, a) in absmax.iter().enumerate() {
+            let back = map[usize::from(nested.codes[i])] * nested.absmax[i / NESTED_BLOCK] + nested.offset;
+            assert!((back - a).abs() < 0.001, "{back} {a}");
+        }
     }
 
     proptest! {

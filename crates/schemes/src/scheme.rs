@@ -126,6 +126,26 @@ impl Scheme {
         matches!(self, Scheme::Int8Outlier | Scheme::W8A8Static)
     }
 
+    /// Bits of codes and scales over all weights of a `[rows, cols]` matrix, whatever the
+    /// layout; `outlier_columns` of the columns stay f16. A single scale counts as nothing.
+    pub fn total_bits(self, rows: usize, cols: usize, outlier_columns: usize, scale: FloatType) -> f64 {
+        let weights = (rows * cols) as f64;
+        let scale = 8.0 * scale.size() as f64;
+        match self {
+            Scheme::Float(ty) => 8.0 * ty.size() as f64 * weights,
+            Scheme::Nf4 { double_quant: false } => 4.0 * weights + (weights / 64.0).ceil() * scale,
+            Scheme::Nf4 { double_quant: true } => {
+                let blocks = (weights / 64.0).ceil();
+                4.0 * weights + 8.0 * blocks + 32.0 * (blocks / 256.0).ceil()
+            }
+            Scheme::Int8Outlier => 8.0 * weights + scale * rows as f64 + 8.0 * (rows * outlier_columns) as f64,
+            Scheme::Ggml(ty) => weights / ty.block_len() as f64 * 8.0 * ty.block_bytes() as f64,
+            _ => self.int().map_or(0.0, |(bits, grouping)| {
+                f64::from(bits.width()) * weights + (rows * grouping.per_row(cols)) as f64 * scale
+            }),
+        }
+    }
+
     /// The integer codes and grouping beneath the scheme, where it has such.
     pub fn int(self) -> Option<(Bits, Grouping)> {
         match self {

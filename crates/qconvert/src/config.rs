@@ -1,0 +1,101 @@
+//! The side files of an artifact: config.json with what loaders must know, and provenance.
+
+use crate::layout::{Layout, bitsandbytes, compressed_tensors};
+use crate::plan::{Plan, Settings, Source};
+use indexmap::IndexMap;
+use schemes::{FloatType, Scheme};
+use serde_json::{Map, Value, json};
+
+/// A placeholder as long as the hash that replaces it once the source has been read.
+pub const HASH_PLACEHOLDER: &str = "0000000000000000000000000000000000000000000000000000000000000000";
+
+/// The metadata key of the source's hash.
+pub const HASH_KEY: &str = "qconvert.source_blake3";
+
+/// String metadata of the artifact: provenance, and the packed layout's entries.
+pub fn provenance(source: &Source<'_>, plan: &Plan, settings: &Settings) -> IndexMap<String, String> {
+    let mut out = IndexMap::new();
+    let mut set = |key: &str, value: String| out.insert(key.to_string(), value);
+    set("qconvert.version", env!("CARGO_PKG_VERSION").into());
+    set("qconvert.scheme", plan.scheme.to_string());
+    let name = source.model.path.file_name().map_or_else(|| "model".into(), |n| n.to_string_lossy().into_owned());
+    set("qconvert.source", name);
+    set(HASH_KEY, HASH_PLACEHOLDER.into());
+    if let Some(bytes) = settings.calibration.as_ref().and_then(|c| c.to_bytes().ok()) {
+        set("qconvert.calibration_blake3", blake3::hash(&bytes).to_hex().to_string());
+    }
+    let entries: Map<String, Value> = plan.weights.iter().filter_map(|w| Some((w.name.clone(), w.laid.entry.clone()?))).collect();
+    if !entries.is_empty() {
+        set("qconvert.tensors", Value::Object(entries).to_string());
+    }
+    let schemes: Map<String, Value> = plan
+        .weights
+        .iter()
+        .filter(|w| w.laid.entry.is_none())
+        .filter_map(|w| Some((w.name.clone(), Value::String(w.scheme?.to_string()))))
+        .collect();
+    if !schemes.is_empty() {
+        set("qconvert.tensor_schemes", Value::Object(schemes).to_string());
+    }
+    out
+}
+
+/// config.json of a safetensors artifact; none when the source has none.
+pub fn config_json(source: &Source<'_>, plan: &Plan) -> Option<Value> {
+    let mut config = source.model.config_json.clone()?;
+    let object = config.as_object_mut()?;
+    object.remove("quantization_config");
+    if let Scheme::Float(ty) = plan.scheme {
+        set_dtype(object, ty);
+    } else {
+        set_dtype(object, source.float);
+    }
+    let modules: Vec<(String, Scheme, Layout)> = plan
+        .weights
+        .iter()
+        .filter_map(|w| Some((source.weights[w.index].module().to_string(), w.scheme?, w.laid.layout)))
+        .collect();
+    let kept = kept_linears(source, plan);
+    let has = |layout| modules.iter().any(|m| m.2 == layout);
+    let quantization = if has(Layout::CompressedTensors) {
+        let list: Vec<(String, Scheme)> = modules.iter().map(|(m, s, _)| (m.clone(), *s)).collect();
+        Some(compressed_tensors::quantization_config(&list, &kept))
+    } else if has(Layout::Bitsandbytes) {
+        modules.first().map(|m| bitsandbytes::quantization_config(m.1, source.float, &kept))
+    } else if has(Layout::Packed) {
+        Some(json!({"quant_method": "qconvert", "layout": "packed", "version": 1}))
+    } else {
+        None
+    };
+    if let Some(quantization) = quantization {
+        object.insert("quantization_config".into(), quantization);
+    }
+    Some(config)
+}
+
+/// Linear modules that are not quantized, which loaders must be told to leave alone.
+fn kept_linears(source: &Source<'_>, plan: &Plan) -> Vec<String> {
+    let mut kept: Vec<String> = plan
+        .weights
+        .iter()
+        .filter(|w| w.scheme.is_none())
+        .map(|w| &source.weights[w.index])
+        .filter(|w| w.is_block_projection())
+        .map(|w| w.module().to_string())
+        .collect();
+    let head_quantized = plan.weights.iter().any(|w| w.scheme.is_some() && w.name == "lm_head.weight");
+    if !head_quantized {
+        kept.push("lm_head".into());
+    }
+    kept
+}
+
+fn set_dtype(config: &mut Map<String, Value>, ty: FloatType) {
+    let name = match ty {
+        FloatType::F32 => "float32",
+        FloatType::F16 => "float16",
+        FloatType::BF16 => "bfloat16",
+    };
+    let key = if config.contains_key("dtype") { "dtype" } else { "torch_dtype" };
+    config.insert(key.into(), name.into());
+}

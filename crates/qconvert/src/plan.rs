@@ -1,0 +1,283 @@
+//! The plan of an artifact: what becomes of each weight, found before any work.
+
+use crate::error::{Error, Misfit, Result};
+use crate::layout::{self, Content, Laid, Layout, OutTensor};
+use crate::rules::Rules;
+use crate::source::{self, Values, Weight};
+use crate::encode::Encoding;
+use observe::Calibration;
+use schemes::{FloatType, Overflow, RowOrder, Scheme, Storage, outlier};
+use std::collections::HashSet;
+use store::{DType, Model, gguf};
+
+/// The container of an artifact.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Target {
+    /// One GGUF file.
+    Gguf,
+    /// A Hugging Face directory of safetensors.
+    Safetensors,
+}
+
+/// Everything about a conversion but the scheme.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// The container.
+    pub target: Target,
+    /// The layout, if the default is not wanted.
+    pub layout: Option<Layout>,
+    /// What to do with values that the float type can't hold.
+    pub overflow: Overflow,
+    /// Largest shard in bytes.
+    pub max_shard: Option<u64>,
+    /// Which weights are quantized.
+    pub rules: Rules,
+    /// Activation statistics.
+    pub calibration: Option<Calibration>,
+}
+
+impl Settings {
+    /// Defaults for a container.
+    pub fn new(target: Target) -> Self {
+        Settings { target, layout: None, overflow: Overflow::Error, max_shard: None, rules: Rules::default(), calibration: None }
+    }
+}
+
+/// What becomes of one weight.
+#[derive(Debug, Clone)]
+pub struct PlannedWeight {
+    /// Index among the source's weights.
+    pub index: usize,
+    /// Its scheme; none when it stays as it is.
+    pub scheme: Option<Scheme>,
+    /// Its name in the artifact, ending in `.weight` where the source's does.
+    pub name: String,
+    /// Order of its rows in the artifact.
+    pub order: RowOrder,
+    /// Layout, encoding and tensors.
+    pub laid: Laid,
+}
+
+/// The plan of one artifact.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// The requested scheme.
+    pub scheme: Scheme,
+    /// The container.
+    pub target: Target,
+    /// What becomes of each weight, in order.
+    pub weights: Vec<PlannedWeight>,
+    /// Weights that don't fit. A plan with any is not carried out.
+    pub misfits: Vec<Misfit>,
+    /// Things that a user should know.
+    pub notes: Vec<String>,
+}
+
+/// A model with its weights listed, and what planning needs of it.
+#[derive(Debug)]
+pub struct Source<'a> {
+    /// The opened model.
+    pub model: &'a Model,
+    /// Its weights.
+    pub weights: Vec<Weight>,
+    /// The float type of most of it.
+    pub float: FloatType,
+}
+
+impl<'a> Source<'a> {
+    /// Lists the weights of a model.
+    ///
+    /// # Errors
+    /// When a weight's layout is not understood.
+    pub fn new(model: &'a Model) -> Result<Self> {
+        let weights = source::weights(model)?;
+        let float = source::main_float(&weights);
+        Ok(Source { model, weights, float })
+    }
+
+    /// Plans an artifact. Weights named in `wide` get f32 scales.
+    ///
+    /// # Errors
+    /// [`Error::Request`] when the request makes no sense. Weights that don't fit are listed in
+    /// the plan.
+    pub fn plan(&self, scheme: Scheme, settings: &Settings, wide: &HashSet<String>) -> Result<Plan> {
+        settings.rules.check(&self.weights)?;
+        check_calibration(scheme, settings)?;
+        let mut plan = Plan { scheme, target: settings.target, weights: Vec::new(), misfits: Vec::new(), notes: Vec::new() };
+        for (index, weight) in self.weights.iter().enumerate() {
+            let chosen = settings.rules.scheme_for(weight, scheme);
+            match self.lay(weight, chosen, settings, wide)? {
+                Ok((name, order, laid)) => {
+                    let scheme = chosen.filter(|s| !matches!(s, Scheme::Float(_)));
+                    plan.weights.push(PlannedWeight { index, scheme, name, order, laid });
+                }
+                Err(misfit) => plan.misfits.push(misfit),
+            }
+        }
+        if scheme == Scheme::W8A8Tensor && settings.target == Target::Safetensors && settings.layout.is_none() {
+            plan.notes.push("w8a8-tensor (one activation scale for a call) loads in transformers, but vLLM takes only per-token or static scales".into());
+        }
+        let quantized = plan.weights.iter().filter(|w| w.scheme.is_some()).count();
+        if quantized == 0 && plan.misfits.is_empty() && !matches!(scheme, Scheme::Float(_)) {
+            return Err(Error::Request("no weight would be quantized; see --include and --dry-run".into()));
+        }
+        Ok(plan)
+    }
+
+    fn lay(&self, weight: &Weight, scheme: Option<Scheme>, settings: &Settings, wide: &HashSet<String>) -> Result<Result<(String, RowOrder, Laid), Misfit>> {
+        let (name, order) = self.place(weight, settings.target)?;
+        let quantized = scheme.filter(|s| !matches!(s, Scheme::Float(_)));
+        let Some(scheme) = quantized else {
+            let float = match scheme {
+                Some(Scheme::Float(ty)) => Some(ty),
+                _ => None,
+            };
+            let laid = self.keep(weight, float, settings, &name, order)?;
+            return Ok(Ok((name, order, laid)));
+        };
+        let &[rows, cols] = &weight.shape[..] else {
+            return Ok(Err(misfit(weight, "only matrices are quantized".into(), "exclude it".into())));
+        };
+        let stats = settings.calibration.as_ref().map(|c| c.module(weight.module())).unwrap_or_default();
+        if scheme.needs_calibration() && stats.is_none() {
+            let why = "the calibration has no statistics of it".into();
+            return Ok(Err(misfit(weight, why, "calibrate with the same model, or exclude it".into())));
+        }
+        if stats.is_some_and(|s| s.len() != cols) {
+            return Ok(Err(misfit(weight, "the calibration has another width".into(), "calibrate with the same model".into())));
+        }
+        let columns = stats.map(|s| outlier::outlier_columns(s, outlier::THRESHOLD)).unwrap_or_default();
+        let request = layout::Request {
+            name: &name,
+            rows,
+            cols,
+            scheme,
+            scale: if wide.contains(&weight.name) { FloatType::F32 } else { FloatType::F16 },
+            model_float: self.float,
+            outlier_columns: &columns,
+            activation_scale: stats.map(|s| s.iter().fold(0f32, |m, v| m.max(*v)) / 127.0),
+        };
+        let laid = match settings.layout {
+            Some(layout) => layout::lay(layout, &request),
+            None => lay_default(settings.target, &request),
+        };
+        Ok(laid.map(|laid| (name.clone(), order, laid)).map_err(|no| misfit(weight, no.why, no.instead)))
+    }
+
+    /// Name and row order in the target.
+    fn place(&self, weight: &Weight, target: Target) -> Result<(String, RowOrder)> {
+        if target == Target::Safetensors {
+            return Ok((weight.name.clone(), RowOrder::Natural));
+        }
+        let config = self.model.config()?;
+        let name = gguf::hf_to_gguf_name(&weight.name).ok_or_else(|| {
+            store::Error::tensor(&self.model.path, &weight.name, "has no name in GGUF; use --to safetensors")
+        })?;
+        let rotary = config.family == store::Family::Llama && [".q_proj.", ".k_proj."].iter().any(|p| weight.name.contains(p));
+        let order = if rotary { RowOrder::Interleaved { head_dim: config.head_dim } } else { RowOrder::Natural };
+        Ok((name, order))
+    }
+
+    /// A weight that is not quantized: its bytes, or its values in a float type.
+    fn keep(&self, weight: &Weight, float: Option<FloatType>, settings: &Settings, name: &str, order: RowOrder) -> Result<Laid> {
+        let stored = source::plain_dtype(weight);
+        let ggml_fits = settings.target == Target::Gguf;
+        let one_dim = weight.shape.len() == 1 && stored.is_some_and(|d| d.float().is_some());
+        let dtype = match (float, stored) {
+            // llama.cpp wants norms and biases in F32.
+            _ if ggml_fits && one_dim => DType::F32,
+            (Some(ty), Some(d)) if d.float().is_some() || matches!(d, DType::Ggml(_)) => ty.into(),
+            (Some(ty), None) => ty.into(),
+            (_, Some(d @ DType::Ggml(_))) if ggml_fits => d,
+            (_, Some(DType::Ggml(_)) | None) => DType::from(self.float),
+            (_, Some(d)) => d,
+        };
+        let same_order = match &weight.values {
+            Values::Matrix(m) => m.order() == order && matches!(m.storage(), Storage::Float(..) | Storage::Ggml(..)),
+            Values::Tensor(t) => t.order == order,
+        };
+        let encoding = match dtype.float() {
+            Some(ty) if Some(dtype) != stored => Encoding::Float(ty),
+            Some(ty) if !same_order => Encoding::Float(ty),
+            _ => Encoding::Copy,
+        };
+        let bytes = match (&encoding, dtype.size()) {
+            (Encoding::Copy, _) | (_, None) => weight.stored_bytes() as u64,
+            (_, Some(size)) => (weight.len() * size) as u64,
+        };
+        let tensor = OutTensor { name: name.to_string(), dtype, shape: weight.shape.clone(), bytes, content: Content::Stream(0) };
+        Ok(Laid { layout: Layout::Plain, encoding, tensors: vec![tensor], entry: None })
+    }
+}
+
+fn check_calibration(scheme: Scheme, settings: &Settings) -> Result<()> {
+    let recipe = settings.rules.recipe();
+    let needed = scheme.needs_calibration() || recipe.is_some_and(|r| r.schemes().any(Scheme::needs_calibration));
+    if needed && settings.calibration.is_none() {
+        return Err(Error::Request(format!("{scheme} needs activation statistics: give --calibration-text FILE (or --calibration FILE)")));
+    }
+    Ok(())
+}
+
+fn lay_default(target: Target, request: &layout::Request<'_>) -> Result<Laid, layout::NoFit> {
+    let order: &[Layout] = match (target, request.scheme) {
+        (Target::Gguf, Scheme::Ggml(_)) => &[Layout::Ggml],
+        (Target::Gguf, _) => &[Layout::Ggml, Layout::Packed],
+        (_, Scheme::Ggml(_)) => &[Layout::Ggml],
+        (_, Scheme::Nf4 { .. }) => &[Layout::Bitsandbytes],
+        (_, Scheme::Int8Outlier) => &[Layout::Packed],
+        _ => &[Layout::CompressedTensors],
+    };
+    if target == Target::Safetensors && matches!(request.scheme, Scheme::Ggml(_)) {
+        return Err(layout::NoFit { why: "ggml blocks have no place in safetensors".into(), instead: "use --to gguf".into() });
+    }
+    let mut last = None;
+    for layout in order {
+        match layout::lay(*layout, request) {
+            Ok(laid) => return Ok(laid),
+            Err(no) => last = Some(no),
+        }
+    }
+    Err(last.unwrap_or_else(|| layout::NoFit { why: "no layout holds it".into(), instead: String::new() }))
+}
+
+fn misfit(weight: &Weight, why: String, instead: String) -> Misfit {
+    Misfit { weight: weight.name.clone(), shape: weight.shape.clone(), why, instead }
+}
+
+impl Plan {
+    /// Bytes of tensor data.
+    pub fn data_bytes(&self) -> u64 {
+        self.weights.iter().flat_map(|w| &w.laid.tensors).map(|t| t.bytes).sum()
+    }
+
+    /// Bits for each quantized weight, in the scheme's own count and in this artifact's bytes.
+    /// None when nothing is quantized.
+    pub fn bits_per_weight(&self, source: &Source<'_>) -> Option<(f64, f64)> {
+        let (mut nominal, mut stored, mut count) = (0.0, 0.0, 0usize);
+        for w in self.weights.iter().filter(|w| w.scheme.is_some()) {
+            let shape = &source.weights[w.index].shape;
+            let (scale, columns) = match &w.laid.encoding {
+                Encoding::Outlier { columns, scale } => (*scale, columns.len()),
+                Encoding::Int { scale, .. } | Encoding::Nf4(scale) => (*scale, 0),
+                _ => (FloatType::F32, 0),
+            };
+            if let (Some(scheme), &[rows, cols]) = (w.scheme, &shape[..]) {
+                nominal += scheme.total_bits(rows, cols, columns, scale);
+                count += rows * cols;
+            }
+            let streams = w.laid.tensors.iter().filter(|t| matches!(t.content, Content::Stream(_)));
+            stored += 8.0 * streams.map(|t| t.bytes as f64).sum::<f64>();
+        }
+        (count > 0).then(|| (nominal / count as f64, stored / count as f64))
+    }
+
+    /// The layouts of the quantized weights, each with how many weights have it.
+    pub fn layouts(&self) -> Vec<(Layout, usize)> {
+        let mut counts = std::collections::BTreeMap::new();
+        for w in self.weights.iter().filter(|w| w.scheme.is_some()) {
+            *counts.entry(w.laid.layout).or_insert(0) += 1;
+        }
+        counts.into_iter().collect()
+    }
+}

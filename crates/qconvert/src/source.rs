@@ -1,0 +1,155 @@
+//! The logical weights of a model, whatever layout they are stored in.
+
+use crate::{Error, Result};
+use schemes::{FloatType, Matrix, Storage};
+use store::{Bytes, DType, Model, Tensor};
+
+/// Suffixes of tensors that only serve a quantized weight, with the suffix of that weight's
+/// main tensor beside them.
+const SERVANTS: [(&str, &[&str]); 17] = [
+    (".weight_scale", &[".weight_packed", ".weight"]),
+    (".weight_shape", &[".weight_packed"]),
+    (".input_scale", &[".weight_packed", ".weight"]),
+    (".weight.absmax", &[".weight.codes", ".weight"]),
+    (".weight.quant_map", &[".weight"]),
+    (".weight.nested_absmax", &[".weight.codes", ".weight"]),
+    (".weight.nested_quant_map", &[".weight"]),
+    (".weight.quant_state.bitsandbytes__nf4", &[".weight"]),
+    (".SCB", &[".weight"]),
+    (".weight_format", &[".weight"]),
+    (".weight.scales", &[".weight.codes"]),
+    (".weight.absmax_codes", &[".weight.codes"]),
+    (".weight.nested_map", &[".weight.codes"]),
+    (".weight.nested_offset", &[".weight.codes"]),
+    (".weight.outlier_columns", &[".weight.codes"]),
+    (".weight.outliers", &[".weight.codes"]),
+    ("rope_freqs.weight", &[""]),
+];
+
+/// Where a weight's values come from.
+#[derive(Debug, Clone)]
+pub enum Values {
+    /// A matrix in any packed form.
+    Matrix(Matrix<Bytes>),
+    /// A tensor that is only ever copied or converted between float types.
+    Tensor(Tensor),
+}
+
+/// One logical weight.
+#[derive(Debug, Clone)]
+pub struct Weight {
+    /// Hugging Face name, such as `model.layers.0.mlp.down_proj.weight`.
+    pub name: String,
+    /// Shape, outermost first.
+    pub shape: Vec<usize>,
+    /// The type as stored, when it is a plain one.
+    pub float: Option<FloatType>,
+    /// The values.
+    pub values: Values,
+    /// Key in the model of the tensor that holds the values or codes.
+    pub main: String,
+}
+
+impl Weight {
+    /// The module that holds the weight: the name without `.weight`.
+    pub fn module(&self) -> &str {
+        self.name.strip_suffix(".weight").unwrap_or(&self.name)
+    }
+
+    /// Number of weights.
+    pub fn len(&self) -> usize {
+        self.shape.iter().product()
+    }
+
+    /// Whether it is a linear projection inside a block: what is quantized by default.
+    pub fn is_block_projection(&self) -> bool {
+        let in_block = ["layers.", "blocks.", ".h."].iter().any(|p| self.name.contains(p));
+        in_block && matches!(self.values, Values::Matrix(_)) && self.name.ends_with(".weight") && !self.name.contains("norm")
+    }
+
+    /// Bytes as stored.
+    pub fn stored_bytes(&self) -> usize {
+        match &self.values {
+            Values::Matrix(m) => m.packed_bytes(),
+            Values::Tensor(t) => t.data.len(),
+        }
+    }
+
+    /// Gives the weight's mapped pages back.
+    pub fn release(&self) {
+        match &self.values {
+            Values::Tensor(t) => t.data.release(),
+            Values::Matrix(m) => match m.storage() {
+                Storage::Float(_, b) | Storage::Ggml(_, b) => b.release(),
+                Storage::Int(i) => i.codes.release(),
+                Storage::Nf4(n) => n.codes.release(),
+                Storage::Outlier(o) => o.inner.codes.release(),
+            },
+        }
+    }
+}
+
+/// Lists the logical weights in the model's order.
+///
+/// # Errors
+/// When a weight's layout is not understood.
+pub fn weights(model: &Model) -> Result<Vec<Weight>> {
+    let mut out = Vec::with_capacity(model.tensors.len());
+    for (name, tensor) in &model.tensors {
+        if is_servant(model, name) {
+            continue;
+        }
+        let main = [".weight_packed", ".weight.codes"].iter().find_map(|s| name.strip_suffix(s));
+        let module = main.or_else(|| name.strip_suffix(".weight"));
+        let quantized = main.is_some() || tensor.dtype.float().is_none();
+        let weight = match module {
+            Some(module) if quantized || tensor.shape.len() == 2 => {
+                let matrix = model.linear(module)?.matrix;
+                let float = match matrix.storage() {
+                    Storage::Float(ty, _) => Some(*ty),
+                    _ => None,
+                };
+                let shape = vec![matrix.rows(), matrix.cols()];
+                Weight { name: format!("{module}.weight"), shape, float, values: Values::Matrix(matrix), main: name.clone() }
+            }
+            _ => Weight {
+                name: name.clone(),
+                shape: tensor.shape.clone(),
+                float: tensor.dtype.float(),
+                values: Values::Tensor(tensor.clone()),
+                main: name.clone(),
+            },
+        };
+        out.push(weight);
+    }
+    if out.is_empty() {
+        return Err(Error::Request(format!("{}: holds no tensors", model.path.display())));
+    }
+    Ok(out)
+}
+
+fn is_servant(model: &Model, name: &str) -> bool {
+    SERVANTS.iter().any(|(suffix, mains)| {
+        name.strip_suffix(suffix).is_some_and(|base| {
+            mains.iter().any(|m| m.is_empty() || model.tensors.contains_key(&format!("{base}{m}")))
+        })
+    })
+}
+
+/// The float type that most of the model's matrices have; F16 when none has any.
+pub fn main_float(weights: &[Weight]) -> FloatType {
+    let count = |ty| weights.iter().filter(|w| w.float == Some(ty) && w.shape.len() == 2).map(Weight::len).sum::<usize>();
+    [FloatType::F32, FloatType::BF16, FloatType::F16].into_iter().max_by_key(|&ty| count(ty)).unwrap_or(FloatType::F16)
+}
+
+/// The type of a tensor that is not a matrix, for copying.
+pub fn plain_dtype(weight: &Weight) -> Option<DType> {
+    match &weight.values {
+        Values::Tensor(t) => Some(t.dtype),
+        Values::Matrix(m) => match m.storage() {
+            Storage::Float(ty, _) => Some(DType::from(*ty)),
+            Storage::Ggml(ty, _) => Some(DType::Ggml(*ty)),
+            _ => None,
+        },
+    }
+}

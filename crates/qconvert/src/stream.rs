@@ -1,0 +1,294 @@
+//! Carries plans out: one pass over the source for any number of artifacts.
+//!
+//! Every byte's place in every output is known from the plan, so rows are decoded, encoded and
+//! written in parallel, each chunk straight to its offset. Memory is bounded by a chunk for
+//! each thread (and, for double-quantized NF4, one scale for each 64 weights of a matrix).
+
+use crate::container::{Artifact, Sink};
+use crate::encode::{Chunk, Encoding, Prepass};
+use crate::error::{Error, Result};
+use crate::layout::Content;
+use crate::plan::{Plan, PlannedWeight, Source};
+use crate::source::{Values, Weight};
+use rayon::prelude::*;
+use schemes::{Overflow, RowOrder, int, measure::WeightError, nf4};
+use std::collections::{BTreeMap, HashSet};
+use std::ops::Range;
+use std::sync::Mutex;
+use store::{Progress, Tensor, Unit};
+
+/// Weights decoded at a time by one thread.
+const CHUNK: usize = 1 << 18;
+
+/// Bytes copied at a time by one thread.
+const COPY: usize = 1 << 22;
+
+/// What one artifact's weights lost.
+pub type Errors = BTreeMap<String, WeightError>;
+
+/// What a pass over the source found.
+#[derive(Debug)]
+pub struct Passed {
+    /// BLAKE3 over name, type, shape and bytes of every source tensor, in hex.
+    pub source_hash: String,
+    /// For each artifact, the error of each quantized weight.
+    pub errors: Vec<Errors>,
+}
+
+/// Why a pass stopped.
+#[derive(Debug)]
+pub enum Stop {
+    /// Scales of these weights don't fit f16: plan again with f32 for them.
+    Widen(HashSet<String>),
+    /// An error.
+    Failed(Error),
+}
+
+impl From<Error> for Stop {
+    fn from(e: Error) -> Self {
+        Stop::Failed(e)
+    }
+}
+
+/// Encodes every weight of `source` into every artifact.
+///
+/// # Errors
+/// [`Stop::Widen`] after a whole pass when f16 can't carry some scales; else the first error.
+pub fn pass(source: &Source<'_>, artifacts: &[(&Plan, &Artifact)], overflow: Overflow, progress: &dyn Progress) -> Result<Passed, Stop> {
+    let total: u64 = source.weights.iter().map(|w| w.stored_bytes() as u64).sum();
+    progress.start("converting", Some(total), Unit::Bytes);
+    let state = State {
+        errors: artifacts.iter().map(|_| Mutex::new(Errors::new())).collect(),
+        hashes: Mutex::new(BTreeMap::new()),
+        wide: Mutex::new(HashSet::new()),
+    };
+    source.weights.par_iter().enumerate().try_for_each(|(index, weight)| {
+        let jobs: Vec<Job<'_>> = artifacts
+            .iter()
+            .enumerate()
+            .filter_map(|(a, (plan, artifact))| {
+                let at = plan.weights.iter().position(|w| w.index == index)?;
+                Some(Job { artifact: a, planned: &plan.weights[at], sink: artifact.sink(at) })
+            })
+            .collect();
+        let done = convert(weight, &jobs, overflow, &state);
+        hash(source, &weight.main, &state);
+        weight.release();
+        progress.advance(weight.stored_bytes() as u64);
+        done
+    })?;
+    progress.finish();
+    for name in source.model.tensors.keys() {
+        hash(source, name, &state);
+    }
+    let wide = state.wide.into_inner().unwrap_or_else(|e| e.into_inner());
+    if !wide.is_empty() {
+        return Err(Stop::Widen(wide));
+    }
+    let errors = state.errors.into_iter().map(|m| m.into_inner().unwrap_or_else(|e| e.into_inner())).collect();
+    Ok(Passed { source_hash: root_hash(&state.hashes), errors })
+}
+
+struct State {
+    errors: Vec<Mutex<Errors>>,
+    hashes: Mutex<BTreeMap<String, blake3::Hash>>,
+    wide: Mutex<HashSet<String>>,
+}
+
+struct Job<'a> {
+    artifact: usize,
+    planned: &'a PlannedWeight,
+    sink: Sink<'a>,
+}
+
+fn locked<T>(m: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    m.lock().unwrap_or_else(|e| e.into_inner())
+}
+
+fn convert(weight: &Weight, jobs: &[Job<'_>], overflow: Overflow, state: &State) -> Result<()> {
+    for job in jobs {
+        for (t, tensor) in job.planned.laid.tensors.iter().enumerate() {
+            if let Content::Constant(bytes) = &tensor.content {
+                job.sink.write(t, 0, bytes)?;
+            }
+        }
+    }
+    let (copies, encodes): (Vec<&Job<'_>>, Vec<&Job<'_>>) = jobs.iter().partition(|j| j.planned.laid.encoding == Encoding::Copy);
+    for job in copies {
+        copy(stored_data(weight)?, job)?;
+    }
+    if encodes.is_empty() {
+        return Ok(());
+    }
+    let view = RowsView::new(weight, encodes[0].planned.order, &encodes);
+    let prepasses = match prepasses(weight, &view, &encodes) {
+        Err(schemes::Error::ScaleRange { row, value, ty }) => return widen(weight, row, value, ty, state),
+        other => other.map_err(|e| codec(weight, e))?,
+    };
+    let work = |rows| chunk(weight, &view, rows, &encodes, &prepasses, overflow, state);
+    let parts: Vec<Vec<WeightError>> = view.chunks().into_par_iter().map(work).collect::<Result<_>>()?;
+    // Summed in the order of the rows, so that the figures don't depend on the threads.
+    for (i, job) in encodes.iter().enumerate().filter(|(_, j)| j.planned.scheme.is_some()) {
+        let mut sum = WeightError::default();
+        parts.iter().for_each(|part| sum.merge(&part[i]));
+        locked(&state.errors[job.artifact]).insert(weight.name.clone(), sum);
+    }
+    Ok(())
+}
+
+/// Converts some rows for every job and measures what each lost.
+fn chunk(weight: &Weight, view: &RowsView<'_>, rows: Range<usize>, jobs: &[&Job<'_>], prepasses: &[Prepass], overflow: Overflow, state: &State) -> Result<Vec<WeightError>> {
+    let mut values = Vec::new();
+    let mut decoded = Vec::new();
+    view.decode(rows.clone(), &mut values);
+    let mut errors = vec![WeightError::default(); jobs.len()];
+    let input = Chunk { first_row: rows.start, cols: view.cols, values: &values };
+    for ((job, prepass), error) in jobs.iter().zip(prepasses).zip(&mut errors) {
+        let encoding = &job.planned.laid.encoding;
+        let codes = match encoding.encode(input, prepass, overflow) {
+            Err(schemes::Error::ScaleRange { row, value, ty }) => {
+                widen(weight, row, value, ty, state)?;
+                continue;
+            }
+            Err(schemes::Error::NotFinite { row, col, value }) => {
+                return Err(codec(weight, schemes::Error::NotFinite { row: view.order.natural(row), col, value }));
+            }
+            other => other.map_err(|e| codec(weight, e))?,
+        };
+        codes.emit(encoding, rows.clone(), view.cols, prepass, &mut |stream, offset, bytes| {
+            job.planned.laid.tensors.iter().position(|t| t.content == Content::Stream(stream)).map_or(Ok(()), |t| job.sink.write(t, offset, bytes))
+        })?;
+        if job.planned.scheme.is_some() {
+            decoded.resize(values.len(), 0.0);
+            codes.decode(encoding, rows.clone(), view.cols, prepass, &mut decoded);
+            error.add(&values, &decoded);
+        }
+    }
+    Ok(errors)
+}
+
+/// A scale that f16 can't carry: remember the weight. That f32 can't carry is an error.
+fn widen(weight: &Weight, row: usize, value: f32, ty: schemes::FloatType, state: &State) -> Result<()> {
+    if ty != schemes::FloatType::F16 {
+        return Err(codec(weight, schemes::Error::ScaleRange { row, value, ty }));
+    }
+    locked(&state.wide).insert(weight.name.clone());
+    Ok(())
+}
+
+fn codec(weight: &Weight, source: schemes::Error) -> Error {
+    Error::Codec { weight: weight.name.clone(), source }
+}
+
+fn stored_data(weight: &Weight) -> Result<&store::Bytes> {
+    match &weight.values {
+        Values::Tensor(t) => Ok(&t.data),
+        Values::Matrix(m) => match m.storage() {
+            schemes::Storage::Float(_, b) | schemes::Storage::Ggml(_, b) => Ok(b),
+            _ => Err(Error::Request(format!("{}: cannot be copied as it is stored", weight.name))),
+        },
+    }
+}
+
+fn copy(data: &store::Bytes, job: &Job<'_>) -> Result<()> {
+    let parts = data.len().div_ceil(COPY);
+    (0..parts).into_par_iter().try_for_each(|i| {
+        let range = i * COPY..((i + 1) * COPY).min(data.len());
+        job.sink.write(0, range.start as u64, &data[range])
+    })
+}
+
+/// A weight as rows of f32, in the order of the output.
+pub(crate) struct RowsView<'a> {
+    weight: &'a Weight,
+    /// Order of the output's rows.
+    pub(crate) order: RowOrder,
+    rows: usize,
+    /// Input features.
+    pub(crate) cols: usize,
+    chunk_rows: usize,
+}
+
+impl<'a> RowsView<'a> {
+    fn new(weight: &'a Weight, order: RowOrder, jobs: &[&Job<'_>]) -> Self {
+        Self::with_multiple(weight, order, |cols| jobs.iter().map(|j| j.planned.laid.encoding.row_multiple(cols)).max().unwrap_or(1))
+    }
+
+    /// A view whose chunks are multiples of what `multiple` says for the columns.
+    pub(crate) fn with_multiple(weight: &'a Weight, order: RowOrder, multiple: impl Fn(usize) -> usize) -> Self {
+        let (rows, cols) = match &weight.shape[..] {
+            [rows, cols] => (*rows, *cols),
+            // Vectors and higher dimensions are one flat run of values.
+            _ => (1, weight.len()),
+        };
+        let chunk_rows = (CHUNK / cols.max(1)).max(1).next_multiple_of(multiple(cols));
+        RowsView { weight, order, rows, cols, chunk_rows }
+    }
+
+    /// The chunks, as ranges of output rows.
+    pub(crate) fn chunks(&self) -> Vec<Range<usize>> {
+        (0..self.rows).step_by(self.chunk_rows).map(|r| r..(r + self.chunk_rows).min(self.rows)).collect()
+    }
+
+    /// Decodes output rows `rows` into `out`.
+    pub(crate) fn decode(&self, rows: Range<usize>, out: &mut Vec<f32>) {
+        out.resize(rows.len() * self.cols, 0.0);
+        if self.cols == 0 {
+            return;
+        }
+        for (row, out) in rows.zip(out.chunks_exact_mut(self.cols)) {
+            match &self.weight.values {
+                Values::Matrix(m) => m.decode_row(self.order.natural(row), out),
+                Values::Tensor(t) => decode_tensor(t, out),
+            }
+        }
+    }
+}
+
+fn decode_tensor(t: &Tensor, out: &mut [f32]) {
+    if let Some(ty) = t.dtype.float() {
+        schemes::decode_floats(ty, &t.data, out);
+    }
+}
+
+fn prepasses(weight: &Weight, view: &RowsView<'_>, jobs: &[&Job<'_>]) -> Result<Vec<Prepass>, schemes::Error> {
+    jobs.iter().map(|job| prepass(weight, view, &job.planned.laid.encoding)).collect()
+}
+
+/// Runs the first pass that an encoding may need.
+pub(crate) fn prepass(_weight: &Weight, view: &RowsView<'_>, encoding: &Encoding) -> Result<Prepass, schemes::Error> {
+    if !encoding.needs_prepass() {
+        return Ok(Prepass::default());
+    }
+    let block = if matches!(encoding, Encoding::Nf4Nested(_)) { nf4::BLOCK } else { view.cols.max(1) };
+    let parts: Vec<Vec<f32>> = view
+        .chunks()
+        .into_par_iter()
+        .map(|rows| {
+            let mut values = Vec::new();
+            view.decode(rows, &mut values);
+            values.chunks(block).map(int::absmax).collect()
+        })
+        .collect();
+    encoding.prepass(&parts.concat())
+}
+
+fn hash(source: &Source<'_>, name: &str, state: &State) {
+    if locked(&state.hashes).contains_key(name) {
+        return;
+    }
+    if let Some(tensor) = source.model.tensors.get(name) {
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(format!("{name}\0{}\0{:?}\0", tensor.dtype, tensor.shape).as_bytes());
+        hasher.update_rayon(&tensor.data);
+        locked(&state.hashes).insert(name.to_string(), hasher.finalize());
+    }
+}
+
+fn root_hash(hashes: &Mutex<BTreeMap<String, blake3::Hash>>) -> String {
+    let mut hasher = blake3::Hasher::new();
+    for hash in locked(hashes).values() {
+        hasher.update(hash.as_bytes());
+    }
+    hasher.finalize().to_hex().to_string()
+}

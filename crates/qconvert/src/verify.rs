@@ -1,0 +1,88 @@
+//! Re-opens an artifact and compares its decode, bit for bit, with what was encoded.
+
+use crate::encode::Chunk;
+use crate::error::{Error, Result};
+use crate::plan::{Plan, PlannedWeight, Source};
+use crate::source::Weight;
+use crate::stream::{RowsView, prepass};
+use rayon::prelude::*;
+use schemes::Overflow;
+use std::path::Path;
+use store::{Model, Progress, Unit};
+
+/// What a verification found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Verified {
+    /// Weights compared.
+    pub weights: usize,
+    /// Values compared.
+    pub values: u64,
+}
+
+/// Compares the artifact at `path` with the source that `plan` encoded.
+///
+/// # Errors
+/// [`Error::Verify`] with the first value that differs, or [`Error::CrossCheck`] when an
+/// independent GGUF reader sees other tensors.
+pub fn verify(path: &Path, source: &Source<'_>, plan: &Plan, overflow: Overflow, progress: &dyn Progress) -> Result<Verified> {
+    let artifact = store::open(path)?;
+    if artifact.container == store::Container::Gguf {
+        crate::cross_check::gguf(path, &artifact)?;
+    }
+    let total = source.weights.iter().map(|w| w.stored_bytes() as u64).sum();
+    progress.start("verifying", Some(total), Unit::Bytes);
+    let mut values = 0;
+    for planned in &plan.weights {
+        let weight = &source.weights[planned.index];
+        compare(weight, planned, &artifact, overflow)?;
+        weight.release();
+        values += weight.len() as u64;
+        progress.advance(weight.stored_bytes() as u64);
+    }
+    progress.finish();
+    Ok(Verified { weights: plan.weights.len(), values })
+}
+
+fn compare(weight: &Weight, planned: &PlannedWeight, artifact: &Model, overflow: Overflow) -> Result<()> {
+    let encoding = &planned.laid.encoding;
+    let written = written(weight, artifact)?;
+    let view = RowsView::with_multiple(weight, planned.order, |cols| encoding.row_multiple(cols));
+    let theirs = RowsView::with_multiple(&written, planned.order, |cols| encoding.row_multiple(cols));
+    let codec = |source| Error::Codec { weight: weight.name.clone(), source };
+    let prepass = prepass(weight, &view, encoding).map_err(codec)?;
+    view.chunks().into_par_iter().try_for_each(|rows| {
+        let (mut values, mut found) = (Vec::new(), Vec::new());
+        view.decode(rows.clone(), &mut values);
+        theirs.decode(rows.clone(), &mut found);
+        let mut expected = values.clone();
+        if *encoding != crate::encode::Encoding::Copy {
+            let chunk = Chunk { first_row: rows.start, cols: view.cols, values: &values };
+            let codes = encoding.encode(chunk, &prepass, overflow).map_err(codec)?;
+            codes.decode(encoding, rows.clone(), view.cols, &prepass, &mut expected);
+        }
+        match expected.iter().zip(&found).position(|(e, f)| e.to_bits() != f.to_bits() && !(e.is_nan() && f.is_nan())) {
+            None => Ok(()),
+            Some(i) => {
+                let (row, col) = (view.order.natural(rows.start + i / view.cols), i % view.cols);
+                Err(Error::Verify { weight: weight.name.clone(), row, col, found: found[i], expected: expected[i] })
+            }
+        }
+    })
+}
+
+/// The weight as the artifact holds it.
+fn written(weight: &Weight, artifact: &Model) -> Result<Weight> {
+    let missing = |what: &str| store::Error::tensor(&artifact.path, &weight.name, what);
+    if weight.shape.len() == 2 && weight.name.ends_with(".weight") {
+        let matrix = artifact.linear(weight.module())?.matrix;
+        if [matrix.rows(), matrix.cols()] != weight.shape[..] {
+            return Err(missing("has another shape in the artifact").into());
+        }
+        return Ok(Weight { values: crate::source::Values::Matrix(matrix), ..weight.clone() });
+    }
+    let tensor = artifact.tensors.get(&weight.name).ok_or_else(|| missing("is missing from the artifact"))?;
+    if tensor.shape != weight.shape {
+        return Err(missing("has another shape in the artifact").into());
+    }
+    Ok(Weight { values: crate::source::Values::Tensor(tensor.clone()), ..weight.clone() })
+}
