@@ -209,10 +209,12 @@ mod tests {
                 let got = ty.get(&raw, i);
                 prop_assert!(got.to_bits() == v.to_bits() || (got.is_nan() && v.is_nan()));
             }
-            prop_assume!(values.iter().all(|v| !v.is_nan()));
+            // NaNs need not keep their payload: only their being NaN.
+            let numbers: Vec<usize> = (0..bits.len()).filter(|&i| !values[i].is_nan()).collect();
             let mut back = Vec::new();
             encode_floats(ty, &values, Overflow::Error, &mut back).expect("representable");
-            prop_assert_eq!(raw, back);
+            prop_assert_eq!(raw.len(), back.len());
+            prop_assert!(numbers.iter().all(|&i| raw[2 * i..2 * i + 2] == back[2 * i..2 * i + 2]));
         }
     }
 }

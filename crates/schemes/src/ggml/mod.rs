@@ -1,48 +1,47 @@
 //! The ggml block types: sizes, decoding, and the two that hold other schemes exactly.
 
-use crate::Error;
-use std::{fmt, str::FromStr};
+mod decode;
+mod encode;
+mod kquants;
+mod types;
 
-/// A ggml tensor type, by its number in GGUF files.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct GgmlType(u32);
+pub use encode::{encode_q4_0, encode_q8_0, encode_rows, write_q4_0, write_q8_0};
+pub use types::GgmlType;
+
+use crate::{FloatType, decode_floats};
 
 /// Decodes whole blocks into `out`, whose length is a multiple of the type's block.
 ///
+/// The arithmetic is gguf-py's, operation by operation in f32, so the results are equal to
+/// the bit. Any bytes decode to something, if only to NaN.
+///
 /// Panics when the type is not [`GgmlType::is_decodable`] or the lengths don't match.
 pub fn decode(ty: GgmlType, blocks: &[u8], out: &mut [f32]) {
-    let _ = (ty, blocks, out);
-    todo!()
+    let decoder = decoder(ty).unwrap_or_else(|| panic!("ggml type {ty} cannot be decoded"));
+    assert_eq!(Some(blocks.len()), ty.row_bytes(out.len()), "bytes of {} weights of type {ty}", out.len());
+    decoder(blocks, out);
 }
 
-impl GgmlType {
-    /// Weights of one block.
-    pub fn block_len(self) -> usize {
-        todo!()
-    }
-    /// Bytes of one block.
-    pub fn block_bytes(self) -> usize {
-        todo!()
-    }
-    /// Whether [`decode`] knows the type.
-    pub fn is_decodable(self) -> bool {
-        todo!()
-    }
-    /// Bytes of a row of `cols` weights; none when the block doesn't divide it.
-    pub fn row_bytes(self, cols: usize) -> Option<usize> {
-        cols.is_multiple_of(self.block_len()).then(|| cols / self.block_len() * self.block_bytes())
-    }
-}
+type Decoder = fn(&[u8], &mut [f32]);
 
-impl fmt::Display for GgmlType {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.0)
-    }
-}
-
-impl FromStr for GgmlType {
-    type Err = Error;
-    fn from_str(s: &str) -> Result<Self, Error> {
-        Err(Error::UnknownScheme(s.to_string()))
-    }
+fn decoder(ty: GgmlType) -> Option<Decoder> {
+    Some(match ty {
+        GgmlType::F32 => |b, o| decode_floats(FloatType::F32, b, o),
+        GgmlType::F16 => |b, o| decode_floats(FloatType::F16, b, o),
+        GgmlType::BF16 => |b, o| decode_floats(FloatType::BF16, b, o),
+        GgmlType::Q4_0 => decode::q4_0,
+        GgmlType::Q4_1 => decode::q4_1,
+        GgmlType::Q5_0 => decode::q5_0,
+        GgmlType::Q5_1 => decode::q5_1,
+        GgmlType::Q8_0 => decode::q8_0,
+        GgmlType::IQ4_NL => decode::iq4_nl,
+        GgmlType::MXFP4 => decode::mxfp4,
+        GgmlType::Q2_K => kquants::q2_k,
+        GgmlType::Q3_K => kquants::q3_k,
+        GgmlType::Q4_K => kquants::q4_k,
+        GgmlType::Q5_K => kquants::q5_k,
+        GgmlType::Q6_K => kquants::q6_k,
+        GgmlType::IQ4_XS => kquants::iq4_xs,
+        _ => return None,
+    })
 }

@@ -1,0 +1,130 @@
+//! Types with blocks of 32.
+
+/// Applies `block` to each block and the weights it stands for.
+#[inline(always)]
+pub(super) fn each<const BYTES: usize, const LEN: usize>(
+    blocks: &[u8],
+    out: &mut [f32],
+    block: impl Fn(&[u8; BYTES], &mut [f32; LEN]),
+) {
+    let (blocks, _) = blocks.as_chunks::<BYTES>();
+    let (out, _) = out.as_chunks_mut::<LEN>();
+    for (b, o) in blocks.iter().zip(out) {
+        block(b, o);
+    }
+}
+
+/// The f16 at `at`, as f32. Without branches on the processor's features, so that it is
+/// inlined into the vectorized loops.
+#[inline(always)]
+pub(super) fn half(block: &[u8], at: usize) -> f32 {
+    let h = u16::from_le_bytes([block[at], block[at + 1]]);
+    let magnitude = u32::from(h & 0x7FFF) << 13;
+    // 2^112 moves the exponent's bias from 15 to 127; subnormals come out right too.
+    let value =
+        if h & 0x7C00 == 0x7C00 { magnitude | 0x7F80_0000 } else { (f32::from_bits(magnitude) * 2f32.powi(112)).to_bits() };
+    f32::from_bits(value | u32::from(h & 0x8000) << 16)
+}
+
+/// The low nibbles, then the high ones: 32 codes of 16 bytes.
+#[inline(always)]
+fn nibbles(bytes: &[u8], map: impl Fn(usize, u8) -> f32, out: &mut [f32; 32]) {
+    let (low, high) = out.split_at_mut(16);
+    for (j, ((l, h), b)) in low.iter_mut().zip(high).zip(bytes).enumerate() {
+        *l = map(j, b & 15);
+        *h = map(j + 16, b >> 4);
+    }
+}
+
+/// The fifth bits of 32 codes, at bit 4 of each.
+#[inline(always)]
+fn fifth_bits(bytes: &[u8]) -> [u8; 32] {
+    let bits = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
+    let mut out = [0u8; 32];
+    for (j, o) in out.iter_mut().enumerate() {
+        *o = ((bits >> j & 1) << 4) as u8;
+    }
+    out
+}
+
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512bw+avx512vl", "x86_64+avx2+fma"))]
+pub(super) fn q8_0(blocks: &[u8], out: &mut [f32]) {
+    each(blocks, out, |b: &[u8; 34], o: &mut [f32; 32]| {
+        let d = half(b, 0);
+        for (o, &q) in o.iter_mut().zip(&b[2..]) {
+            *o = f32::from(q as i8) * d;
+        }
+    });
+}
+
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512bw+avx512vl", "x86_64+avx2+fma"))]
+pub(super) fn q4_0(blocks: &[u8], out: &mut [f32]) {
+    each(blocks, out, |b: &[u8; 18], o| {
+        let d = half(b, 0);
+        nibbles(&b[2..], |_, q| (i32::from(q) - 8) as f32 * d, o);
+    });
+}
+
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512bw+avx512vl", "x86_64+avx2+fma"))]
+pub(super) fn q4_1(blocks: &[u8], out: &mut [f32]) {
+    each(blocks, out, |b: &[u8; 20], o| {
+        let (d, m) = (half(b, 0), half(b, 2));
+        nibbles(&b[4..], |_, q| d * f32::from(q) + m, o);
+    });
+}
+
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512bw+avx512vl", "x86_64+avx2+fma"))]
+pub(super) fn q5_0(blocks: &[u8], out: &mut [f32]) {
+    each(blocks, out, |b: &[u8; 22], o| {
+        let d = half(b, 0);
+        let high = fifth_bits(&b[2..6]);
+        nibbles(&b[6..], |j, q| (i32::from(q | high[j]) - 16) as f32 * d, o);
+    });
+}
+
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512bw+avx512vl", "x86_64+avx2+fma"))]
+pub(super) fn q5_1(blocks: &[u8], out: &mut [f32]) {
+    each(blocks, out, |b: &[u8; 24], o| {
+        let (d, m) = (half(b, 0), half(b, 2));
+        let high = fifth_bits(&b[4..8]);
+        nibbles(&b[8..], |j, q| d * f32::from(q | high[j]) + m, o);
+    });
+}
+
+/// The 16 levels of `iq4_nl` and `iq4_xs`.
+pub(super) const NON_LINEAR: [f32; 16] =
+    [-127., -104., -83., -65., -49., -35., -22., -10., 1., 13., 25., 38., 53., 69., 89., 113.];
+
+/// The 16 values of 4-bit floats (e2m1), doubled.
+const E2M1: [f32; 16] = [0., 1., 2., 3., 4., 6., 8., 12., 0., -1., -2., -3., -4., -6., -8., -12.];
+
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512bw+avx512vl", "x86_64+avx2+fma"))]
+pub(super) fn iq4_nl(blocks: &[u8], out: &mut [f32]) {
+    each(blocks, out, |b: &[u8; 18], o| {
+        let d = half(b, 0);
+        nibbles(&b[2..], |_, q| d * NON_LINEAR[usize::from(q)], o);
+    });
+}
+
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512bw+avx512vl", "x86_64+avx2+fma"))]
+pub(super) fn mxfp4(blocks: &[u8], out: &mut [f32]) {
+    each(blocks, out, |b: &[u8; 17], o| {
+        // Half of 2^(e - 127): the values are doubled.
+        let e = u32::from(b[0]);
+        let d = f32::from_bits(if e < 2 { 0x0020_0000 << e } else { (e - 1) << 23 });
+        nibbles(&b[1..], |_, q| d * E2M1[usize::from(q)], o);
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_half() {
+        for h in 0..=u16::MAX {
+            let (got, want) = (half(&h.to_le_bytes(), 0), half::f16::from_bits(h).to_f32());
+            assert!(got.to_bits() == want.to_bits() || got.is_nan() && want.is_nan(), "{h:#x}");
+        }
+    }
+}
