@@ -66,6 +66,11 @@ impl Calibration {
         collector.finish(tokens.len())
     }
 
+    /// Statistics known from elsewhere: for each module the absmax of its input columns.
+    pub fn new(modules: impl IntoIterator<Item = (String, Vec<f32>)>, tokens: usize) -> Self {
+        Calibration { modules: modules.into_iter().collect(), tokens }
+    }
+
     /// Absmax of each input column of a module.
     pub fn module(&self, name: &str) -> Option<&[f32]> {
         self.modules.get(name).map(Vec::as_slice)

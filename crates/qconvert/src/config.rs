@@ -40,16 +40,20 @@ pub fn provenance(source: &Source<'_>, plan: &Plan, settings: &Settings) -> Inde
     out
 }
 
-/// config.json of a safetensors artifact; none when the source has none.
-pub fn config_json(source: &Source<'_>, plan: &Plan) -> Option<Value> {
+/// config.json without quantization, its type that of the artifact's floats; none when the
+/// source has none.
+pub fn float_config_json(source: &Source<'_>, plan: &Plan) -> Option<Value> {
     let mut config = source.model.config_json.clone()?;
     let object = config.as_object_mut()?;
     object.remove("quantization_config");
-    if let Scheme::Float(ty) = plan.scheme {
-        set_dtype(object, ty);
-    } else {
-        set_dtype(object, source.float);
-    }
+    set_dtype(object, if let Scheme::Float(ty) = plan.scheme { ty } else { source.float });
+    Some(config)
+}
+
+/// config.json of a safetensors artifact; none when the source has none.
+pub fn config_json(source: &Source<'_>, plan: &Plan) -> Option<Value> {
+    let mut config = float_config_json(source, plan)?;
+    let object = config.as_object_mut()?;
     let modules: Vec<(String, Scheme, Layout)> = plan
         .weights
         .iter()

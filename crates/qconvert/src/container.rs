@@ -5,11 +5,11 @@ use crate::config;
 use crate::error::{Error, Result};
 use crate::layout::OutTensor;
 use crate::plan::{Plan, Source, Target};
-use crate::{Job, source::Weight};
+use crate::Job;
 use indexmap::IndexMap;
-use std::path::Path;
+use schemes::GgmlType;
 use store::output::{OutputDir, OutputFile};
-use store::{gguf, safetensors};
+use store::{DType, gguf, safetensors};
 
 /// An artifact being written.
 pub struct Artifact {
@@ -88,9 +88,8 @@ fn prepare_safetensors(source: &Source<'_>, plan: &Plan, job: &Job) -> Result<Ar
     let mut artifact = Artifact { files: Vec::new(), patches: Vec::new(), places: Vec::new(), directory: None, bytes: 0 };
     let mut places = Vec::with_capacity(specs.len());
     for (i, shard) in shards.iter().enumerate() {
-        let path = directory.path().join(&shard.file);
-        let planned = safetensors::plan(&path, &specs[shard.tensors.clone()], &metadata)?;
-        let file = OutputFile::create(&path, Some(planned.file_len()))?;
+        let planned = safetensors::plan(&job.destination.join(&shard.file), &specs[shard.tensors.clone()], &metadata)?;
+        let file = directory.file(&shard.file, Some(planned.file_len()))?;
         file.write_all_at(planned.header(), 0)?;
         places.extend(planned.offsets().iter().map(|&o| (i, o)));
         artifact.patches.push(planned.metadata_value(config::HASH_KEY).map(|r| r.start));
@@ -119,11 +118,63 @@ fn module_of(name: &str) -> &str {
     }
 }
 
-fn prepare_gguf(_source: &Source<'_>, _plan: &Plan, _job: &Job) -> Result<Artifact> {
-    todo!()
+fn prepare_gguf(source: &Source<'_>, plan: &Plan, job: &Job) -> Result<Artifact> {
+    let path = &job.destination;
+    let config = config::float_config_json(source, plan).ok_or_else(|| {
+        Error::Request(format!("{}: a GGUF file needs the model's config.json, and there is none", source.model.path.display()))
+    })?;
+    let name = source.model.path.file_stem().map_or_else(|| "model".into(), |n| n.to_string_lossy().into_owned());
+    let hf = gguf::metadata_from_hf(&gguf::HfSource {
+        path: &source.model.path,
+        config: &config,
+        side_files: &source.model.side_files,
+        name: &name,
+        vocab_rows: source.model.config()?.vocab_size,
+        file_type: file_type(plan),
+    })?;
+    let mut metadata = hf.metadata;
+    metadata.extend(config::provenance(source, plan, &job.settings).into_iter().map(|(k, v)| (k, v.as_str().into())));
+    let mut planned = Vec::new();
+    for t in tensors(plan) {
+        let ty = t.dtype.ggml().ok_or_else(|| store::Error::tensor(path, &t.name, format!("GGUF has no type {}", t.dtype)))?;
+        planned.push(gguf::PlannedTensor::new(t.name.clone(), ty, &t.shape));
+    }
+    let count = planned.len();
+    planned.extend(hf.extra.iter().map(|e| gguf::PlannedTensor::new(e.name.clone(), schemes::GgmlType::F32, &[e.values.len()])));
+    let layout = gguf::Plan::new(path, &metadata, &planned)?;
+    let file = OutputFile::create(path, Some(layout.file_len()))?;
+    file.write_all_at(layout.header(), 0)?;
+    for (i, extra) in hf.extra.iter().enumerate() {
+        let bytes: Vec<u8> = extra.values.iter().flat_map(|v| v.to_le_bytes()).collect();
+        file.write_all_at(&bytes, layout.offset(count + i))?;
+    }
+    Ok(Artifact {
+        files: vec![file],
+        patches: vec![layout.value_offset(config::HASH_KEY)],
+        places: by_weight(plan, (0..count).map(|i| (0, layout.offset(i)))),
+        directory: None,
+        bytes: layout.file_len(),
+    })
 }
 
-#[allow(dead_code)]
-fn unused(_: &Weight, _: &Path, _: Error) {
-    let _ = gguf::parse;
+/// llama.cpp's number for the type that most weights have (`general.file_type`).
+fn file_type(plan: &Plan) -> u32 {
+    let mut bytes = std::collections::BTreeMap::new();
+    for t in tensors(plan) {
+        let number = match t.dtype {
+            DType::F32 if t.shape.len() > 1 => 0,
+            DType::F16 => 1,
+            DType::BF16 => 32,
+            DType::Ggml(GgmlType::Q4_0) => 2,
+            DType::Ggml(GgmlType::Q4_1) => 3,
+            DType::Ggml(GgmlType::Q8_0) => 7,
+            DType::Ggml(GgmlType::Q5_0) => 8,
+            DType::Ggml(GgmlType::Q5_1) => 9,
+            _ => continue,
+        };
+        *bytes.entry(number).or_insert(0u64) += t.shape.iter().product::<usize>() as u64;
+    }
+    let quantized = plan.weights.iter().any(|w| w.scheme.is_some());
+    let candidates = bytes.into_iter().filter(|(n, _)| !quantized || ![0, 1, 32].contains(n));
+    candidates.max_by_key(|c| c.1).map_or(1, |c| c.0)
 }

@@ -1,6 +1,7 @@
 //! From rows of weights to the bytes of an artifact, a chunk at a time.
 
 use crate::layout::bitsandbytes::QuantState;
+use half::f16;
 use schemes::{Bits, Error, FloatType, GgmlType, Grouping, Overflow, Packing, encode_floats, ggml, int, nf4, outlier};
 use std::ops::Range;
 
@@ -167,11 +168,8 @@ impl Encoding {
                 Ok(Codes::Outlier(rows, bytes))
             }
             Encoding::Ggml(ty) => {
-                if let Some(i) = values.iter().position(|v| !v.is_finite()) {
-                    return Err(Error::NotFinite { row: first_row + i / cols, col: i % cols, value: values[i] });
-                }
                 let mut bytes = Vec::new();
-                ggml::encode(*ty, values, &mut bytes)?;
+                ggml::encode_rows(*ty, values, cols, first_row, &mut bytes)?;
                 Ok(Codes::Ggml(*ty, bytes))
             }
         }
@@ -223,12 +221,15 @@ impl Codes {
             (Codes::Ggml(ty, bytes), _) => emit(0, first * ty.row_bytes(cols).unwrap_or(0) as u64, bytes),
             (Codes::Int(q), Encoding::Int { bits, grouping, scale, layout: CodeLayout::Blocks, .. }) => {
                 let mut bytes = Vec::new();
-                let factor = |row: usize, col: usize| match grouping {
-                    Grouping::Tensor => prepass.tensor_scale,
-                    Grouping::Row => q.scales[row],
-                    Grouping::Group(n) => q.scales[row * cols.div_ceil(*n) + col / n],
-                };
                 debug_assert_eq!(*scale, FloatType::F16);
+                // The scales are f16 values already: nothing is rounded here.
+                let factor = |row: usize, col: usize| {
+                    f16::from_f32(match grouping {
+                        Grouping::Tensor => prepass.tensor_scale,
+                        Grouping::Row => q.scales[row],
+                        Grouping::Group(n) => q.scales[row * cols.div_ceil(*n) + col / n],
+                    })
+                };
                 for (row, codes) in q.codes.chunks_exact(cols).enumerate() {
                     match bits {
                         Bits::Eight => ggml::write_q8_0(codes, |block| factor(row, 32 * block), &mut bytes),

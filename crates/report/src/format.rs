@@ -110,20 +110,34 @@ pub fn bounds(low: f64, high: f64, digits: usize) -> String {
     format!("[{low}, {high}]")
 }
 
-/// A change and its interval: `+0.52 [+0.41, +0.63]`.
+/// A change and its interval, all with the same decimals: `+0.52 [+0.41, +0.63]`.
+///
+/// The number of the three that is largest has this many digits. Bounds that
+/// are not zero never look like it: there are more decimals where that takes it.
 #[must_use]
 pub fn signed_interval(value: f64, low: f64, high: f64, digits: usize) -> String {
-    let (low, high) = apart(low, high, digits.saturating_sub(1), signed);
-    format!("{} [{low}, {high}]", signed(value, digits))
+    let digits = digits.clamp(1, 17);
+    let numbers = [value, low, high];
+    let largest = numbers.iter().map(|number| number.abs()).fold(0.0, f64::max);
+    let exponent = if largest > 0.0 { decimal_exponent(largest, digits) } else { 0 };
+    let write = |number: f64, extra: usize| {
+        if !largest.is_finite() || !(-4..6).contains(&exponent) {
+            return signed(number, digits);
+        }
+        let decimals = (digits as i32 - 1 - exponent).max(0) as usize + extra;
+        with_sign(number, fixed(number, decimals))
+    };
+    let looks_zero = |extra: usize| {
+        let hides = |number: f64| number != 0.0 && !shows_digits(&write(number, extra));
+        low.is_finite() && high.is_finite() && (hides(low) || hides(high))
+    };
+    let extra = (0..4).find(|&extra| !looks_zero(extra)).unwrap_or(4);
+    let [value, low, high] = numbers.map(|number| write(number, extra));
+    format!("{value} [{low}, {high}]")
 }
 
 /// Both ends with the fewest digits, from `digits` on, that tell them apart.
-fn apart(
-    low: f64,
-    high: f64,
-    digits: usize,
-    write: impl Fn(f64, usize) -> String,
-) -> (String, String) {
+fn apart(low: f64, high: f64, digits: usize, write: impl Fn(f64, usize) -> String) -> (String, String) {
     let first = digits.max(1);
     let mut texts = (write(low, first), write(high, first));
     for digits in first + 1..first + 5 {
@@ -157,8 +171,12 @@ pub fn signed_percent(share: f64, decimals: usize) -> String {
 }
 
 fn with_sign(value: f64, text: String) -> String {
-    let shows_digits = text.bytes().any(|byte| (b'1'..=b'9').contains(&byte));
-    if value > 0.0 && (shows_digits || value.is_infinite()) { format!("+{text}") } else { text }
+    let shows = shows_digits(&text) || value.is_infinite();
+    if value > 0.0 && shows { format!("+{text}") } else { text }
+}
+
+fn shows_digits(text: &str) -> bool {
+    text.bytes().any(|byte| (b'1'..=b'9').contains(&byte))
 }
 
 /// A count out of a total: `142/144 (98.6%)`.
@@ -319,8 +337,26 @@ mod tests {
         assert_eq!(interval(23.08, 22.1, 24.0, 4), "23.08 [22.1, 24.0]");
         assert_eq!(interval(0.1323, 0.13221, 0.13239, 4), "0.1323 [0.1322, 0.1324]");
         assert_eq!(interval(1.0, 1.0, 1.0, 3), "1.00 [1.0, 1.0]");
-        assert_eq!(signed_interval(0.52, 0.413, 0.634, 3), "+0.520 [+0.41, +0.63]");
+        assert_eq!(bounds(22.1, 24.0, 3), "[22.1, 24.0]");
         assert_eq!(bounds(f64::NAN, 2.0, 2), "[not a number, 2.0]");
+    }
+
+    #[test]
+    fn a_change_and_its_interval_share_decimals() {
+        let cases = [
+            ((0.52, 0.413, 0.634), "+0.52 [+0.41, +0.63]"),
+            ((-0.09, -0.26, 0.078), "-0.09 [-0.26, +0.08]"),
+            ((-0.1, -0.3, 0.0012), "-0.100 [-0.300, +0.001]"),
+            ((23.1, 18.2, 28.4), "+23 [+18, +28]"),
+            ((3.7e8, 2.9e8, 4.4e8), "+3.7e8 [+2.9e8, +4.4e8]"),
+            ((1.2e-7, -1e-8, 3e-7), "+1.2e-7 [-1e-8, +3e-7]"),
+            ((0.0, 0.0, 0.0), "0.0 [0.0, 0.0]"),
+            ((f64::NAN, f64::NAN, 1.0), "not a number [not a number, +1.0]"),
+            ((f64::INFINITY, 1.0, f64::INFINITY), "+infinite [+1.0, +infinite]"),
+        ];
+        for ((value, low, high), text) in cases {
+            assert_eq!(signed_interval(value, low, high, 2), text);
+        }
     }
 
     #[test]

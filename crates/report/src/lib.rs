@@ -14,12 +14,14 @@
 //! - Numbers that can't be shown (NaN, infinities, values that a log axis can't
 //!   place) never break a drawing. They are left out, and a note says so.
 
-// pub mod chart;
+pub mod chart;
 mod error;
 pub mod format;
-// pub mod page;
+pub mod page;
 pub mod progress;
 pub mod spark;
 pub mod table;
+mod terminal;
 
 pub use error::Error;
+pub use terminal::{terminal_width, use_color};

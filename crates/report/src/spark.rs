@@ -110,11 +110,7 @@ pub fn bars(lines: &[Line], width: usize, glyphs: Glyphs) -> String {
     let labels = lines.iter().map(|line| chars(&line.label)).max().unwrap_or(0);
     let texts = lines.iter().map(|line| chars(&line.text)).max().unwrap_or(0);
     let room = width.saturating_sub(labels + texts + 2).clamp(4, 60);
-    let largest = lines
-        .iter()
-        .map(|line| line.value)
-        .filter(|value| value.is_finite())
-        .fold(0.0, f64::max);
+    let largest = lines.iter().map(|line| line.value).filter(|value| value.is_finite()).fold(0.0, f64::max);
     let mut out = String::new();
     for line in lines {
         let drawable = line.value.is_finite() && largest > 0.0;
@@ -161,14 +157,13 @@ mod tests {
 
     #[test]
     fn bars_share_one_scale() {
-        let line = |label: &str, value: f64| Line {
-            label: label.to_owned(),
-            value,
-            text: format::significant(value, 3),
-        };
-        let lines =
-            [line("int8-row", 0.01), line("nf4", 0.1), line("broken", f64::NAN)];
+        let line =
+            |label: &str, value: f64| Line { label: label.to_owned(), value, text: format::significant(value, 3) };
+        let lines = [line("int8-row", 0.01), line("nf4", 0.1), line("broken", f64::NAN)];
         insta::assert_snapshot!(bars(&lines, 40, Glyphs::Ascii), @r"
+        int8-row ##                 0.0100
+        nf4      ################## 0.100
+        broken                      not a number
         ");
     }
 

@@ -1,1 +1,21 @@
 //! Transformer inference on candle with packed weights.
+//!
+//! [`Transformer::load`] takes the weights of a [`store::Model`] as they lie in the file and
+//! multiplies from that form: a tile of rows at a time is decoded to f32, never a whole
+//! matrix. Everything is summed in f32, in an order that depends on the shape of the model
+//! alone, so that neither the batch nor the number of threads changes a bit of a result.
+
+mod cache;
+mod device;
+mod error;
+mod linear;
+mod ops;
+mod sample;
+mod simd;
+mod transformer;
+
+pub use cache::KvCache;
+pub use device::{Math, Options, cpu, device};
+pub use error::{Error, Result};
+pub use sample::{Sampler, generate};
+pub use transformer::{Observer, Transformer};

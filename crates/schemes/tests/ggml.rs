@@ -28,9 +28,7 @@ fn decoding_equals_gguf_py_to_the_bit() {
             $(check($name.parse().expect("a type"), include_bytes!(concat!("golden/ggml_", $name, ".bin")));)*
         };
     }
-    types!(
-        "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "iq4_nl", "mxfp4", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq4_xs"
-    );
+    types!("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "iq4_nl", "mxfp4", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq4_xs");
 }
 
 #[test]

@@ -1,5 +1,9 @@
 //! What the runtime must know of a model, whatever file it came from.
 
+mod parse;
+
+pub(crate) use parse::{parse, token_ids};
+
 /// Model families that the runtime runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Family {

@@ -48,6 +48,22 @@ impl DType {
         }
     }
 
+    /// The ggml type that holds it; none for types that GGUF doesn't have.
+    pub fn ggml(self) -> Option<GgmlType> {
+        Some(match self {
+            DType::F64 => GgmlType::F64,
+            DType::F32 => GgmlType::F32,
+            DType::F16 => GgmlType::F16,
+            DType::BF16 => GgmlType::BF16,
+            DType::I64 => GgmlType::I64,
+            DType::I32 => GgmlType::I32,
+            DType::I16 => GgmlType::I16,
+            DType::I8 => GgmlType::I8,
+            DType::Ggml(ty) => ty,
+            _ => return None,
+        })
+    }
+
     /// The name in safetensors headers; none for types they don't have.
     pub fn safetensors_name(self) -> Option<&'static str> {
         Some(match self {

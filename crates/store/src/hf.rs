@@ -1,1 +1,296 @@
-//! hf.
+//! Hugging Face directories: config.json, one safetensors file or shards with their index, and
+//! the files that travel with them.
+
+use crate::{
+    Bytes, Container, Error, Model, Result, SideFile, Tensor,
+    json::{UniqueStrings, shown},
+    safetensors::{self, INDEX_FILE, SINGLE_FILE},
+};
+use indexmap::{IndexMap, IndexSet, map::Entry};
+use serde_json::Value;
+use std::{
+    collections::HashMap,
+    fs,
+    path::{Component, Path, PathBuf},
+};
+
+/// The longest config.json or shard index that is read.
+const MAX_JSON: u64 = 64 << 20;
+
+/// The longest file that travels along.
+const MAX_SIDE_FILE: u64 = 64 << 20;
+
+/// The most files that travel along.
+const MAX_SIDE_FILES: usize = 1000;
+
+/// Metadata keys that carry the text of a directory's file start so: `qconvert.hf.config.json`.
+pub const FILE_KEY: &str = "qconvert.hf.";
+
+/// The model's configuration.
+pub const CONFIG_FILE: &str = "config.json";
+
+/// Extensions of weight files, whoever reads them.
+const WEIGHTS: [&str; 13] =
+    ["safetensors", "gguf", "ggml", "bin", "pt", "pth", "ckpt", "h5", "msgpack", "onnx", "ot", "npz", "tflite"];
+
+/// Reads the directory `dir`.
+pub(crate) fn read_directory(dir: &Path) -> Result<Model> {
+    let config_path = dir.join(CONFIG_FILE);
+    let config_json = if is_file(&config_path) { Some(read_json(&config_path)?) } else { None };
+    let mut warnings = Vec::new();
+    let single = dir.join(SINGLE_FILE);
+    let index = dir.join(INDEX_FILE);
+    let (tensors, metadata) = if is_file(&single) {
+        if is_file(&index) {
+            warnings.push(format!("{SINGLE_FILE} is read; {INDEX_FILE} beside it is not"));
+        }
+        let contents = safetensors::read(&single, &Bytes::map(&single)?)?;
+        (contents.tensors, contents.metadata)
+    } else if is_file(&index) {
+        read_shards(dir, &index, &mut warnings)?
+    } else {
+        return Err(no_weights(dir));
+    };
+    let side_files = side_files(dir, &mut warnings)?;
+    Ok(Model {
+        path: dir.to_path_buf(),
+        container: Container::Directory,
+        tensors,
+        metadata,
+        config_json,
+        side_files,
+        warnings,
+    })
+}
+
+/// Reads a .safetensors file on its own; config.json and other files come from its metadata.
+pub(crate) fn read_bare(path: &Path) -> Result<Model> {
+    if let Some(total) = shard_of(path) {
+        return Err(Error::unsupported(path, format!("is one shard of {total}; give the folder that holds them")));
+    }
+    let contents = safetensors::read(path, &Bytes::map(path)?)?;
+    let (mut config_json, mut side_files) = (None, Vec::new());
+    for (key, value) in &contents.metadata {
+        match key.strip_prefix(FILE_KEY) {
+            Some(CONFIG_FILE) => {
+                config_json = Some(
+                    serde_json::from_str(value).map_err(|e| Error::malformed(path, format!("metadata {key}: {e}")))?,
+                );
+            }
+            Some(name) if is_plain_name(name) => {
+                side_files.push(SideFile { name: name.into(), data: Bytes::from(value.clone().into_bytes()) });
+            }
+            Some(_) => {
+                return Err(Error::malformed(path, format!("metadata {}: not a plain file name", shown(key))));
+            }
+            None => {}
+        }
+    }
+    Ok(Model {
+        path: path.to_path_buf(),
+        container: Container::Safetensors,
+        tensors: contents.tensors,
+        metadata: contents.metadata,
+        config_json,
+        side_files,
+        warnings: Vec::new(),
+    })
+}
+
+/// Whether `name` names a file in a directory and nothing beyond it.
+pub(crate) fn is_plain_name(name: &str) -> bool {
+    let mut parts = Path::new(name).components();
+    matches!((parts.next(), parts.next()), (Some(Component::Normal(n)), None) if n == name)
+        && !name.contains(['\0', '/', '\\'])
+}
+
+fn is_file(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|m| m.is_file())
+}
+
+fn read_json(path: &Path) -> Result<Value> {
+    let json: Value = serde_json::from_slice(&bounded(path)?).map_err(|e| Error::malformed(path, e.to_string()))?;
+    if !json.is_object() {
+        return Err(Error::malformed(path, "is not a JSON object"));
+    }
+    Ok(json)
+}
+
+fn bounded(path: &Path) -> Result<Bytes> {
+    let bytes = Bytes::map(path)?;
+    if bytes.len() as u64 > MAX_JSON {
+        return Err(Error::malformed(path, format!("{} bytes are too many: the limit is {MAX_JSON}", bytes.len())));
+    }
+    Ok(bytes)
+}
+
+/// The number of shards, if the name is that of one of several.
+fn shard_of(path: &Path) -> Option<u32> {
+    let stem = path.file_name()?.to_str()?.strip_suffix(".safetensors")?;
+    let (front, total) = stem.rsplit_once("-of-")?;
+    let (_, number) = front.rsplit_once('-')?;
+    let total: u32 = total.parse().ok()?;
+    (number.parse::<u32>().is_ok() && total > 1).then_some(total)
+}
+
+/// Why a directory without safetensors weights can't be read, and the way out.
+fn no_weights(dir: &Path) -> Error {
+    let names: Vec<String> =
+        fs::read_dir(dir).into_iter().flatten().filter_map(|e| e.ok()?.file_name().into_string().ok()).collect();
+    let ending = |ends: &[&str]| names.iter().filter(|n| ends.iter().any(|e| n.ends_with(e))).min();
+    if let Some(name) = ending(&[".bin", ".pt", ".pth"]) {
+        return pickle(&dir.join(name));
+    }
+    if let Some(name) = ending(&[".gguf"]) {
+        return Error::unsupported(dir, format!("holds no {SINGLE_FILE}; to read {name}, give that file"));
+    }
+    if let Some(name) = ending(&[".safetensors"]) {
+        return Error::malformed(
+            dir,
+            format!("holds neither {SINGLE_FILE} nor {INDEX_FILE}; to read {name}, give that file"),
+        );
+    }
+    Error::malformed(dir, format!("is no model directory: neither {SINGLE_FILE} nor {INDEX_FILE} is in it"))
+}
+
+/// The refusal of PyTorch's pickles.
+pub(crate) fn pickle(path: &Path) -> Error {
+    Error::unsupported(
+        path,
+        "is a PyTorch pickle, which can run code when read and is not supported; save the model as safetensors \
+         (transformers: model.save_pretrained(folder, safe_serialization=True)) and give that folder",
+    )
+}
+
+#[derive(serde::Deserialize)]
+struct Index {
+    weight_map: UniqueStrings,
+}
+
+type Read = (IndexMap<String, Tensor>, IndexMap<String, String>);
+
+/// Reads the shards that `index` names, and checks them against it.
+fn read_shards(dir: &Path, index: &Path, warnings: &mut Vec<String>) -> Result<Read> {
+    let parsed: Index =
+        serde_json::from_slice(&bounded(index)?).map_err(|e| Error::malformed(index, shown(&e.to_string())))?;
+    let map = parsed.weight_map.0;
+    let mut files: IndexSet<&str> = IndexSet::new();
+    for (tensor, file) in &map {
+        if files.insert(file) {
+            check_shard(dir, index, tensor, file)?;
+        }
+    }
+    files.sort();
+    let (mut tensors, mut metadata): Read = Default::default();
+    let mut homes: HashMap<String, &str> = HashMap::with_capacity(map.len());
+    let mut unlisted = 0usize;
+    for file in files {
+        let path = dir.join(file);
+        let contents = safetensors::read(&path, &Bytes::map(&path)?)?;
+        merge_metadata(&path, &mut metadata, contents.metadata)?;
+        for (name, tensor) in contents.tensors {
+            if let Some(other) = homes.insert(name.clone(), file) {
+                return Err(Error::tensor(index, shown(&name), format!("stands in two shards, {other} and {file}")));
+            }
+            unlisted += usize::from(!map.contains_key(&name));
+            tensors.insert(name, tensor);
+        }
+    }
+    for (name, file) in &map {
+        match homes.get(name) {
+            Some(home) if home == file => {}
+            Some(home) => {
+                let what = format!("the index says {}, but it lies in {home}", shown(file));
+                return Err(Error::tensor(index, shown(name), what));
+            }
+            None => {
+                return Err(Error::tensor(
+                    index,
+                    shown(name),
+                    format!("is in no shard; the index says {}", shown(file)),
+                ));
+            }
+        }
+    }
+    if unlisted > 0 {
+        warnings.push(format!("{unlisted} tensors of the shards are not in {INDEX_FILE}; they are read all the same"));
+    }
+    Ok((tensors, metadata))
+}
+
+/// A shard must lie in the directory and be there.
+fn check_shard(dir: &Path, index: &Path, tensor: &str, file: &str) -> Result<()> {
+    let inside = !file.is_empty() && Path::new(file).components().all(|c| matches!(c, Component::Normal(_)));
+    if !inside || file.contains('\0') {
+        let what = format!("the index puts it outside of the folder, in '{}'", shown(file));
+        return Err(Error::tensor(index, shown(tensor), what));
+    }
+    if is_file(&dir.join(file)) {
+        return Ok(());
+    }
+    Err(Error::tensor(index, shown(tensor), format!("its shard {} is absent", shown(file))))
+}
+
+/// The first shard's word stands, but provenance must agree.
+fn merge_metadata(path: &Path, all: &mut IndexMap<String, String>, more: IndexMap<String, String>) -> Result<()> {
+    for (key, value) in more {
+        match all.entry(key) {
+            Entry::Vacant(slot) => {
+                slot.insert(value);
+            }
+            Entry::Occupied(slot) if slot.key().starts_with("qconvert.") && *slot.get() != value => {
+                let what = format!("metadata {} differs from the shards before: not of one model", shown(slot.key()));
+                return Err(Error::malformed(path, what));
+            }
+            Entry::Occupied(_) => {}
+        }
+    }
+    Ok(())
+}
+
+/// Every regular file that holds neither weights nor their index, by name; config.json is
+/// [`Model::config_json`].
+fn side_files(dir: &Path, warnings: &mut Vec<String>) -> Result<Vec<SideFile>> {
+    let io = |e| Error::io(dir, "list", e);
+    let mut found: Vec<(String, PathBuf)> = Vec::new();
+    for entry in fs::read_dir(dir).map_err(io)? {
+        let entry = entry.map_err(io)?;
+        let Ok(name) = entry.file_name().into_string() else {
+            warnings.push(format!("{}: left behind: the name is not UTF-8", entry.path().display()));
+            continue;
+        };
+        if travels(&name) && is_file(&entry.path()) {
+            found.push((name, entry.path()));
+        }
+    }
+    found.sort();
+    if found.len() > MAX_SIDE_FILES {
+        warnings
+            .push(format!("{} files left behind: only {MAX_SIDE_FILES} travel along", found.len() - MAX_SIDE_FILES));
+        found.truncate(MAX_SIDE_FILES);
+    }
+    let mut files = Vec::with_capacity(found.len());
+    for (name, path) in found {
+        let data = Bytes::map(&path)?;
+        if data.len() as u64 > MAX_SIDE_FILE {
+            warnings.push(format!("{name}: left behind: {} bytes are over the limit of {MAX_SIDE_FILE}", data.len()));
+            continue;
+        }
+        files.push(SideFile { name, data });
+    }
+    Ok(files)
+}
+
+fn travels(name: &str) -> bool {
+    let lower = name.to_ascii_lowercase();
+    let extension = Path::new(&lower).extension().and_then(|e| e.to_str()).unwrap_or("");
+    !(name.starts_with('.')
+        || name == CONFIG_FILE
+        || lower.ends_with(".index.json")
+        || extension == "tmp"
+        || WEIGHTS.contains(&extension))
+}
+
+#[cfg(test)]
+#[path = "hf_tests.rs"]
+mod tests;

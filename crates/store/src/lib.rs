@@ -10,11 +10,14 @@ mod dtype;
 mod error;
 pub mod gguf;
 pub mod hf;
+mod json;
 mod layouts;
 mod model;
 pub mod output;
 mod progress;
 pub mod safetensors;
+#[cfg(test)]
+mod testing;
 
 pub use bytes::Bytes;
 pub use config::{Config, Family, RopeScaling};

@@ -1,9 +1,12 @@
 //! A model opened from any container, its tensors under Hugging Face names.
 
-use crate::{Bytes, Config, DType, Result};
+use crate::{Bytes, Config, DType, Error, Result, RopeScaling, config, gguf, hf, json::shown, layouts, safetensors};
 use indexmap::IndexMap;
 use schemes::{Activation, Matrix, RowOrder};
-use std::path::{Path, PathBuf};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
 
 /// What kind of file or folder a model came from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,6 +75,12 @@ pub struct Model {
     pub warnings: Vec<String>,
 }
 
+/// The embedding's module.
+const EMBEDDING: &str = "model.embed_tokens";
+
+/// The rotary factors that llama.cpp's converter writes for Llama 3.1.
+const ROPE_FREQS: &str = "rope_freqs.weight";
+
 /// Opens a HF directory, a .safetensors file or a GGUF file.
 ///
 /// Everything is validated here: header sizes, offsets, shards, duplicate names; the tensor
@@ -80,17 +89,109 @@ pub struct Model {
 /// # Errors
 /// Names the file and the tensor, key or offset.
 pub fn open(path: &Path) -> Result<Model> {
-    let _ = path;
-    todo!()
+    let mut model = read(path)?;
+    layouts::check_method(&model)?;
+    for file in &model.side_files {
+        if !hf::is_plain_name(&file.name) {
+            return Err(Error::malformed(path, format!("{}: not a plain file name", shown(&file.name))));
+        }
+    }
+    let warnings = model.notes();
+    model.warnings.extend(warnings);
+    Ok(model)
+}
+
+fn read(path: &Path) -> Result<Model> {
+    let meta = fs::metadata(path).map_err(|e| Error::io(path, "open", e))?;
+    if meta.is_dir() {
+        return hf::read_directory(path);
+    }
+    if !meta.is_file() {
+        return Err(Error::malformed(path, "is neither a file nor a folder"));
+    }
+    let extension = path.extension().and_then(|e| e.to_str()).unwrap_or("").to_ascii_lowercase();
+    match extension.as_str() {
+        "safetensors" => read_safetensors(path),
+        "gguf" => read_gguf(path, &Bytes::map(path)?),
+        "bin" | "pt" | "pth" | "ckpt" | "pkl" => Err(hf::pickle(path)),
+        _ => sniff(path),
+    }
+}
+
+/// A file whose name says nothing.
+fn sniff(path: &Path) -> Result<Model> {
+    let bytes = Bytes::map(path)?;
+    if bytes.starts_with(b"GGUF") {
+        return read_gguf(path, &bytes);
+    }
+    if safetensors::looks_like(&bytes) {
+        return hf::read_bare(path);
+    }
+    if bytes.starts_with(b"PK\x03\x04") || bytes.starts_with(b"\x80\x02") {
+        return Err(hf::pickle(path));
+    }
+    if path.ends_with(hf::CONFIG_FILE) {
+        return Err(Error::unsupported(path, "is the configuration; give the folder that holds it"));
+    }
+    Err(Error::unsupported(path, "is neither a GGUF nor a safetensors file"))
+}
+
+/// `model.safetensors` beside its config.json stands for the folder.
+fn read_safetensors(path: &Path) -> Result<Model> {
+    let named = path.file_name().is_some_and(|n| n == safetensors::SINGLE_FILE);
+    if named && path.with_file_name(hf::CONFIG_FILE).is_file() {
+        let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        return hf::read_directory(folder);
+    }
+    hf::read_bare(path)
+}
+
+fn read_gguf(path: &Path, bytes: &Bytes) -> Result<Model> {
+    let gguf = gguf::read(path, bytes)?;
+    Ok(Model {
+        path: path.to_path_buf(),
+        container: Container::Gguf,
+        tensors: gguf.tensors,
+        metadata: gguf.metadata,
+        config_json: gguf.config_json,
+        side_files: gguf.side_files,
+        warnings: gguf.warnings,
+    })
 }
 
 impl Model {
     /// The parsed configuration.
     ///
+    /// The vocabulary is as large as the embedding, whatever config.json says; a stored
+    /// `lm_head` that differs from the embedding overrules a tied flag.
+    ///
     /// # Errors
     /// When there is none, or the family, activation, or rope scaling is not supported (by name).
     pub fn config(&self) -> Result<Config> {
-        todo!()
+        let path = self.config_path();
+        let json = self.config_json.as_ref().ok_or_else(|| {
+            Error::malformed(&self.path, "has no config.json: give a folder that holds one beside the weights")
+        })?;
+        let mut config = config::parse(&path, json)?;
+        if let Some((rows, cols)) = layouts::shape(self, EMBEDDING)? {
+            if cols != config.hidden_size {
+                let what = format!("[{rows}, {cols}] does not suit hidden_size {}", config.hidden_size);
+                return Err(Error::tensor(&self.path, format!("{EMBEDDING}.weight"), what));
+            }
+            config.vocab_size = rows;
+        }
+        if let Some((rows, _)) = layouts::shape(self, "lm_head")? {
+            if rows != config.vocab_size {
+                let what = format!("has {rows} rows, the embedding {}", config.vocab_size);
+                return Err(Error::tensor(&self.path, "lm_head.weight", what));
+            }
+            config.tie_word_embeddings = config.tie_word_embeddings && !self.head_differs();
+        } else if self.container == Container::Gguf {
+            config.tie_word_embeddings = true;
+        }
+        self.rope_factors(&mut config)?;
+        self.generation_tokens(&mut config)?;
+        Ok(config)
     }
 
     /// The tokenizer.
@@ -98,7 +199,15 @@ impl Model {
     /// # Errors
     /// When there is none or it can't be parsed.
     pub fn tokenizer(&self) -> Result<tokenizers::Tokenizer> {
-        todo!()
+        let name = "tokenizer.json";
+        let Some(json) = self.side_file(name) else {
+            let what = match self.side_file("tokenizer.model") {
+                Some(_) => "has tokenizer.model and no tokenizer.json: save it as a fast tokenizer first",
+                None => "has no tokenizer.json",
+            };
+            return Err(Error::unsupported(&self.path, what));
+        };
+        tokenizers::Tokenizer::from_bytes(json).map_err(|e| Error::malformed(self.beside(name), shown(&e.to_string())))
     }
 
     /// Contents of a side file.
@@ -112,8 +221,8 @@ impl Model {
     /// # Errors
     /// When a tensor is missing, or its type, shape or layout is not understood.
     pub fn linear(&self, module: &str) -> Result<Linear> {
-        let _ = module;
-        todo!()
+        let tied = module == "lm_head" && !layouts::is_stored(self, module) && self.ties();
+        layouts::linear(self, if tied { EMBEDDING } else { module })
     }
 
     /// A small dense tensor (a norm, a bias) as f32; none when it isn't there.
@@ -121,12 +230,98 @@ impl Model {
     /// # Errors
     /// When it isn't of a float type.
     pub fn dense(&self, name: &str) -> Result<Option<Vec<f32>>> {
-        let _ = name;
-        todo!()
+        self.tensors.get(name).map(layouts::dense).transpose()
     }
 
-    /// The scheme names of the linear layers as the artifact declares or implies them, by module.
+    /// The scheme names of the linear layers (the embedding among them) as the artifact declares
+    /// or implies them, by module. What can't be understood is "unknown".
     pub fn declared_schemes(&self) -> IndexMap<String, String> {
-        todo!()
+        layouts::declared_schemes(self)
+    }
+
+    /// Whether a missing lm_head stands for the embedding.
+    fn ties(&self) -> bool {
+        match &self.config_json {
+            Some(json) if self.container != Container::Gguf => {
+                json.get("tie_word_embeddings").and_then(|v| v.as_bool()).unwrap_or(false)
+            }
+            _ => true,
+        }
+    }
+
+    /// Whether lm_head is stored and is not the embedding again.
+    fn head_differs(&self) -> bool {
+        let weight = |module: &str| self.tensors.get(&format!("{module}.weight"));
+        match (weight("lm_head"), weight(EMBEDDING)) {
+            (Some(head), Some(embedding)) => head.dtype != embedding.dtype || *head.data != *embedding.data,
+            _ => layouts::is_stored(self, "lm_head"),
+        }
+    }
+
+    /// Explicit rotary factors of a GGUF file.
+    fn rope_factors(&self, config: &mut Config) -> Result<()> {
+        let Some(factors) = self.dense(ROPE_FREQS)? else { return Ok(()) };
+        let bad = |what: String| Err(Error::tensor(&self.path, ROPE_FREQS, what));
+        if factors.len() != config.head_dim / 2 {
+            return bad(format!("{} factors for {} frequencies", factors.len(), config.head_dim / 2));
+        }
+        if let Some(f) = factors.iter().find(|f| !(**f > 0.0 && f.is_finite())) {
+            return bad(format!("factor {f} is not positive"));
+        }
+        if !matches!(config.rope_scaling, RopeScaling::None | RopeScaling::Llama3 { .. }) {
+            return bad("stands beside another rope scaling; both at once are not supported".into());
+        }
+        config.rope_scaling = RopeScaling::Factors(factors);
+        Ok(())
+    }
+
+    /// End tokens of generation_config.json, which generation goes by where it names any.
+    fn generation_tokens(&self, config: &mut Config) -> Result<()> {
+        let name = "generation_config.json";
+        let Some(text) = self.side_file(name) else { return Ok(()) };
+        let path = self.beside(name);
+        let json = serde_json::from_slice(text).map_err(|e| Error::malformed(&path, e.to_string()))?;
+        let ids = config::token_ids(&path, &json, "eos_token_id")?;
+        if !ids.is_empty() {
+            config.eos_token_ids = ids;
+        }
+        Ok(())
+    }
+
+    fn config_path(&self) -> PathBuf {
+        self.beside(hf::CONFIG_FILE)
+    }
+
+    /// The path of a side file, for errors.
+    fn beside(&self, name: &str) -> PathBuf {
+        match self.container {
+            Container::Directory => self.path.join(name),
+            _ => self.path.clone(),
+        }
+    }
+
+    /// What the user should know of the model as a whole.
+    fn notes(&self) -> Vec<String> {
+        let mut notes = Vec::new();
+        let Some(json) = &self.config_json else { return notes };
+        if json.get("tie_word_embeddings").and_then(|v| v.as_bool()) == Some(true) && self.head_differs() {
+            notes.push(
+                "config.json ties lm_head to the embedding, but a different lm_head is stored: what is stored is used"
+                    .into(),
+            );
+        }
+        let said = json.get("vocab_size").and_then(|v| v.as_u64());
+        if let (Some(said), Ok(Some((rows, _)))) = (said, layouts::shape(self, EMBEDDING))
+            && said != rows as u64
+        {
+            notes.push(format!(
+                "config.json says {said} vocabulary entries, the embedding has {rows} rows: {rows} are used"
+            ));
+        }
+        notes
     }
 }
+
+#[cfg(test)]
+#[path = "model_tests.rs"]
+mod tests;

@@ -24,7 +24,7 @@ pub fn main() -> ExitCode {
             return ExitCode::from(if e.use_stderr() { 2 } else { 0 });
         }
     };
-    let bars = report::Bars::new();
+    let bars = report::progress::Bars::new();
     match run(&args, &bars) {
         Ok(text) => match std::io::stdout().lock().write_all(text.as_bytes()) {
             Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => fail(&anyhow::Error::from(e).context("cannot print the result")),

@@ -10,8 +10,7 @@ type Leaves = Vec<(String, String)>;
 pub(super) fn render(table: &Table) -> String {
     let mut records = vec![Vec::new(); table.rows.len() + 1];
     for (index, column) in table.columns.iter().enumerate() {
-        let cells: Vec<Leaves> =
-            table.rows.iter().map(|row| leaves(row.get(index))).collect();
+        let cells: Vec<Leaves> = table.rows.iter().map(|row| leaves(row.get(index))).collect();
         for path in paths(&cells) {
             records[0].push(format!("{}{path}", column.key));
             for (record, cell) in records[1..].iter_mut().zip(&cells) {
@@ -107,6 +106,11 @@ mod tests {
     fn intervals_become_columns() {
         let text = render(&samples::schemes()).replace("\r\n", "\n");
         insta::assert_snapshot!(text, @r"
+        scheme,size,ppl.value,ppl.ci95.low,ppl.ci95.high,verdict
+        f16,258.0,23.08,11.54,46.16,reference
+        int8-row,157.3,22.96,11.48,45.92,indistinguishable
+        int4-g128,109.2,31.08,15.54,62.16,worse
+        int4-absmax,106.1,365416000.0,182708000.0,730832000.0,destroyed
         ");
     }
 

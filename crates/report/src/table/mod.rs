@@ -202,11 +202,7 @@ impl Table {
     /// [`Error::Row`] if it has another number of cells than there are columns.
     pub fn push(&mut self, row: Vec<Cell>) -> Result<(), Error> {
         if row.len() != self.columns.len() {
-            return Err(Error::Row {
-                table: self.title.clone(),
-                cells: row.len(),
-                columns: self.columns.len(),
-            });
+            return Err(Error::Row { table: self.title.clone(), cells: row.len(), columns: self.columns.len() });
         }
         self.rows.push(row);
         Ok(())
@@ -220,10 +216,7 @@ impl Table {
     /// What each explained column means: its header on one line, and its help.
     #[must_use]
     pub fn legend(&self) -> Vec<(String, String)> {
-        self.columns
-            .iter()
-            .filter_map(|column| Some((column.header_line(), column.help.clone()?)))
-            .collect()
+        self.columns.iter().filter_map(|column| Some((column.header_line(), column.help.clone()?))).collect()
     }
 
     /// The table for a terminal that is `width` characters wide.
@@ -263,9 +256,11 @@ impl Table {
     #[must_use]
     pub fn to_json(&self) -> Value {
         let rows = self.rows.iter().map(|row| {
-            let pairs = self.columns.iter().enumerate().map(|(index, column)| {
-                (column.key.clone(), row.get(index).map_or(Value::Null, Cell::machine))
-            });
+            let pairs = self
+                .columns
+                .iter()
+                .enumerate()
+                .map(|(index, column)| (column.key.clone(), row.get(index).map_or(Value::Null, Cell::machine)));
             Value::Object(pairs.collect::<Map<_, _>>())
         });
         Value::Array(rows.collect())
@@ -327,14 +322,10 @@ mod tests {
 
     #[test]
     fn json_keeps_machine_values() {
-        let mut table =
-            Table::new("", vec![Column::text("a", "A"), Column::number("b", "B\nunit")]);
+        let mut table = Table::new("", vec![Column::text("a", "A"), Column::number("b", "B\nunit")]);
         table.rows.push(vec![Cell::text("x"), Cell::value("not a number", f64::NAN)]);
         table.rows.push(vec![Cell::absent()]);
-        assert_eq!(
-            table.to_json().to_string(),
-            r#"[{"a":"x","b":null},{"a":null,"b":null}]"#
-        );
+        assert_eq!(table.to_json().to_string(), r#"[{"a":"x","b":null},{"a":null,"b":null}]"#);
     }
 
     #[test]

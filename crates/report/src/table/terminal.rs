@@ -1,8 +1,6 @@
 //! Tables for a terminal.
 
-use comfy_table::{
-    Attribute, Cell as Drawn, CellAlignment, Color, ContentArrangement, TableComponent, presets,
-};
+use comfy_table::{Attribute, Cell as Drawn, CellAlignment, Color, ContentArrangement, TableComponent, presets};
 
 use super::{Align, Cell, Column, Table, Tone, one_line};
 use crate::format;
@@ -51,8 +49,7 @@ impl Terminal {
             if index > 0 {
                 out.push('\n');
             }
-            out.push_str(&self.draw(table, columns, *limit).trim_fmt());
-            out.push('\n');
+            self.write_block(&mut out, &self.draw(table, columns, *limit).trim_fmt());
         }
         for note in &table.notes {
             out.push('\n');
@@ -113,28 +110,36 @@ impl Terminal {
         drawn
     }
 
-    /// A table with rules above, below the header and at the end, nothing else.
+    /// A block with a rule above and below, as long as the one below its header.
+    fn write_block(&self, out: &mut String, block: &str) {
+        let (heavy, light) = self.rules();
+        let is_rule = |line: &&str| line.starts_with(light) && line.chars().all(|c| c == light);
+        let length = block.lines().find(is_rule).map_or(0, |line| line.chars().count());
+        let rule: String = std::iter::repeat_n(heavy, length).collect();
+        for line in [rule.as_str(), block, rule.as_str()] {
+            out.push_str(line);
+            out.push('\n');
+        }
+    }
+
+    /// The characters of the outer rules and of the one below the header.
+    fn rules(&self) -> (char, char) {
+        match self.glyphs {
+            Glyphs::Unicode => ('━', '─'),
+            Glyphs::Ascii => ('=', '-'),
+        }
+    }
+
+    /// A table with nothing but a rule below its header.
     fn empty(&self) -> comfy_table::Table {
         let mut drawn = comfy_table::Table::new();
         drawn.load_preset(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
-        let (rule, heavy) = match self.glyphs {
-            Glyphs::Unicode => ('─', '━'),
-            Glyphs::Ascii => ('-', '='),
+        drawn.set_style(TableComponent::HeaderLines, self.rules().1);
+        if self.color {
+            drawn.enforce_styling()
+        } else {
+            drawn.force_no_tty()
         };
-        for component in [
-            TableComponent::TopBorder,
-            TableComponent::TopBorderIntersections,
-            TableComponent::BottomBorder,
-            TableComponent::BottomBorderIntersections,
-        ] {
-            drawn.set_style(component, heavy);
-        }
-        drawn.set_style(TableComponent::HeaderLines, rule);
-        drawn.set_style(TableComponent::MiddleHeaderIntersections, rule);
-        for component in [TableComponent::VerticalLines, TableComponent::TopBorderIntersections] {
-            drawn.remove_style(component);
-        }
-        if self.color { drawn.enforce_styling() } else { drawn.force_no_tty() };
         drawn
     }
 
@@ -207,12 +212,60 @@ mod tests {
     #[test]
     fn a_table_that_fits() {
         insta::assert_snapshot!(samples::schemes().to_terminal(80, false), @r"
+        Quality against the reference
+
+        ━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━
+         Scheme       Size on            Perplexity  Verdict
+                         disk                95% CI
+                        (MiB)
+        ─────────────────────────────────────────────────────────────────
+         f16            258.0    23.08 [22.2, 24.0]  reference
+         int8-row       157.3    22.96 [22.0, 23.9]  ✓ indistinguishable
+         int4-g128      109.2    31.08 [29.8, 32.3]  ! worse
+         int4-absmax    106.1  3.7e8 [3.5e8, 3.8e8]  ✗ destroyed
+        ━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━
+
+        2,048 tokens scored; paired block bootstrap.
         ");
     }
 
     #[test]
     fn a_narrow_terminal_gets_blocks() {
         insta::assert_snapshot!(samples::schemes().to_terminal(40, false), @r"
+        Quality against the reference
+
+        ━━━━━━━━━━━━━━━━━━━━━━
+         Scheme       Size on
+                         disk
+                        (MiB)
+        ──────────────────────
+         f16            258.0
+         int8-row       157.3
+         int4-g128      109.2
+         int4-absmax    106.1
+        ━━━━━━━━━━━━━━━━━━━━━━
+
+        ━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━
+         Scheme                 Perplexity
+                                    95% CI
+        ───────────────────────────────────
+         f16            23.08 [22.2, 24.0]
+         int8-row       22.96 [22.0, 23.9]
+         int4-g128      31.08 [29.8, 32.3]
+         int4-absmax  3.7e8 [3.5e8, 3.8e8]
+        ━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━
+
+        ━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━
+         Scheme       Verdict
+        ──────────────────────────────────
+         f16          reference
+         int8-row     ✓ indistinguishable
+         int4-g128    ! worse
+         int4-absmax  ✗ destroyed
+        ━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━
+
+        2,048 tokens scored; paired block
+        bootstrap.
         ");
     }
 
@@ -224,6 +277,21 @@ mod tests {
         let text = terminal.render(&table);
         assert!(text.is_ascii(), "{text}");
         insta::assert_snapshot!(text, @r"
+        Quality against the reference
+
+        ==================================================================
+         Scheme       Size on            Perplexity  Verdict
+                         disk                95% CI
+                        (MiB)
+        ------------------------------------------------------------------
+         f16            258.0    23.08 [22.2, 24.0]  reference
+         int8-row       157.3    22.96 [22.0, 23.9]  ok indistinguishable
+         int4-g128      109.2    31.08 [29.8, 32.3]  ! worse
+         int4-absmax    106.1  3.7e8 [3.5e8, 3.8e8]  !! destroyed
+         q4                 -
+        ==================================================================
+
+        2,048 tokens scored; paired block bootstrap.
         ");
     }
 
@@ -240,13 +308,19 @@ mod tests {
 
     #[test]
     fn long_words_are_wrapped_at_spaces() {
-        let mut table =
-            Table::new("", vec![Column::text("a", "Scheme"), Column::text("b", "Why")]);
+        let mut table = Table::new("", vec![Column::text("a", "Scheme"), Column::text("b", "Why")]);
         table.rows.push(vec![
             Cell::text("int4-g128"),
             Cell::text("576 is not a multiple of 128, so this layout can't hold it"),
         ]);
         insta::assert_snapshot!(table.to_terminal(40, false), @r"
+        ━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━
+         Scheme     Why
+        ──────────────────────────────────────
+         int4-g128  576 is not a multiple of
+                    128, so this layout can't
+                    hold it
+        ━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━
         ");
     }
 

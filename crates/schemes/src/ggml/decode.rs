@@ -21,19 +21,22 @@ pub(super) fn half(block: &[u8], at: usize) -> f32 {
     let h = u16::from_le_bytes([block[at], block[at + 1]]);
     let magnitude = u32::from(h & 0x7FFF) << 13;
     // 2^112 moves the exponent's bias from 15 to 127; subnormals come out right too.
-    let value =
-        if h & 0x7C00 == 0x7C00 { magnitude | 0x7F80_0000 } else { (f32::from_bits(magnitude) * 2f32.powi(112)).to_bits() };
+    let value = if h & 0x7C00 == 0x7C00 {
+        magnitude | 0x7F80_0000
+    } else {
+        (f32::from_bits(magnitude) * 2f32.powi(112)).to_bits()
+    };
     f32::from_bits(value | u32::from(h & 0x8000) << 16)
 }
 
 /// The low nibbles, then the high ones: 32 codes of 16 bytes.
 #[inline(always)]
-fn nibbles(bytes: &[u8], map: impl Fn(usize, u8) -> f32, out: &mut [f32; 32]) {
+fn nibbles(bytes: &[u8]) -> [u8; 32] {
+    let mut out = [0u8; 32];
     let (low, high) = out.split_at_mut(16);
-    for (j, ((l, h), b)) in low.iter_mut().zip(high).zip(bytes).enumerate() {
-        *l = map(j, b & 15);
-        *h = map(j + 16, b >> 4);
-    }
+    low.iter_mut().zip(bytes).for_each(|(o, b)| *o = b & 15);
+    high.iter_mut().zip(bytes).for_each(|(o, b)| *o = b >> 4);
+    out
 }
 
 /// The fifth bits of 32 codes, at bit 4 of each.
@@ -59,35 +62,43 @@ pub(super) fn q8_0(blocks: &[u8], out: &mut [f32]) {
 
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512bw+avx512vl", "x86_64+avx2+fma"))]
 pub(super) fn q4_0(blocks: &[u8], out: &mut [f32]) {
-    each(blocks, out, |b: &[u8; 18], o| {
+    each(blocks, out, |b: &[u8; 18], o: &mut [f32; 32]| {
         let d = half(b, 0);
-        nibbles(&b[2..], |_, q| (i32::from(q) - 8) as f32 * d, o);
+        for (o, q) in o.iter_mut().zip(nibbles(&b[2..])) {
+            *o = (i32::from(q) - 8) as f32 * d;
+        }
     });
 }
 
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512bw+avx512vl", "x86_64+avx2+fma"))]
 pub(super) fn q4_1(blocks: &[u8], out: &mut [f32]) {
-    each(blocks, out, |b: &[u8; 20], o| {
+    each(blocks, out, |b: &[u8; 20], o: &mut [f32; 32]| {
         let (d, m) = (half(b, 0), half(b, 2));
-        nibbles(&b[4..], |_, q| d * f32::from(q) + m, o);
+        for (o, q) in o.iter_mut().zip(nibbles(&b[4..])) {
+            *o = d * f32::from(q) + m;
+        }
     });
 }
 
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512bw+avx512vl", "x86_64+avx2+fma"))]
 pub(super) fn q5_0(blocks: &[u8], out: &mut [f32]) {
-    each(blocks, out, |b: &[u8; 22], o| {
+    each(blocks, out, |b: &[u8; 22], o: &mut [f32; 32]| {
         let d = half(b, 0);
         let high = fifth_bits(&b[2..6]);
-        nibbles(&b[6..], |j, q| (i32::from(q | high[j]) - 16) as f32 * d, o);
+        for (o, (q, h)) in o.iter_mut().zip(nibbles(&b[6..]).into_iter().zip(high)) {
+            *o = (i32::from(q | h) - 16) as f32 * d;
+        }
     });
 }
 
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512bw+avx512vl", "x86_64+avx2+fma"))]
 pub(super) fn q5_1(blocks: &[u8], out: &mut [f32]) {
-    each(blocks, out, |b: &[u8; 24], o| {
+    each(blocks, out, |b: &[u8; 24], o: &mut [f32; 32]| {
         let (d, m) = (half(b, 0), half(b, 2));
         let high = fifth_bits(&b[4..8]);
-        nibbles(&b[8..], |j, q| d * f32::from(q | high[j]) + m, o);
+        for (o, (q, h)) in o.iter_mut().zip(nibbles(&b[8..]).into_iter().zip(high)) {
+            *o = d * f32::from(q | h) + m;
+        }
     });
 }
 
@@ -100,19 +111,23 @@ const E2M1: [f32; 16] = [0., 1., 2., 3., 4., 6., 8., 12., 0., -1., -2., -3., -4.
 
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512bw+avx512vl", "x86_64+avx2+fma"))]
 pub(super) fn iq4_nl(blocks: &[u8], out: &mut [f32]) {
-    each(blocks, out, |b: &[u8; 18], o| {
+    each(blocks, out, |b: &[u8; 18], o: &mut [f32; 32]| {
         let d = half(b, 0);
-        nibbles(&b[2..], |_, q| d * NON_LINEAR[usize::from(q)], o);
+        for (o, q) in o.iter_mut().zip(nibbles(&b[2..])) {
+            *o = d * NON_LINEAR[usize::from(q & 15)];
+        }
     });
 }
 
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512bw+avx512vl", "x86_64+avx2+fma"))]
 pub(super) fn mxfp4(blocks: &[u8], out: &mut [f32]) {
-    each(blocks, out, |b: &[u8; 17], o| {
+    each(blocks, out, |b: &[u8; 17], o: &mut [f32; 32]| {
         // Half of 2^(e - 127): the values are doubled.
         let e = u32::from(b[0]);
         let d = f32::from_bits(if e < 2 { 0x0020_0000 << e } else { (e - 1) << 23 });
-        nibbles(&b[1..], |_, q| d * E2M1[usize::from(q)], o);
+        for (o, q) in o.iter_mut().zip(nibbles(&b[1..])) {
+            *o = d * E2M1[usize::from(q & 15)];
+        }
     });
 }
 

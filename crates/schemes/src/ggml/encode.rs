@@ -43,19 +43,18 @@ pub fn write_q4_0(codes: &[i8], scale_of_block: impl Fn(usize) -> f16, out: &mut
     }
 }
 
+/// Whether [`encode_rows`] knows the type.
+pub fn is_encodable(ty: GgmlType) -> bool {
+    matches!(ty, GgmlType::Q8_0 | GgmlType::Q4_0)
+}
+
 /// Quantizes whole rows by ggml's own rule for the type and appends the blocks.
 ///
 /// # Errors
 /// [`Error::Shape`] when the rows are no whole blocks, [`Error::NotFinite`],
 /// [`Error::ScaleRange`] when a scale overflows f16, [`Error::UnsupportedGgml`]; rows
 /// are counted from `first_row`.
-pub fn encode_rows(
-    ty: GgmlType,
-    src: &[f32],
-    cols: usize,
-    first_row: usize,
-    out: &mut Vec<u8>,
-) -> Result<(), Error> {
+pub fn encode_rows(ty: GgmlType, src: &[f32], cols: usize, first_row: usize, out: &mut Vec<u8>) -> Result<(), Error> {
     let (encode, divisor): (fn(&[f32], &mut Vec<u8>), f32) = match ty {
         GgmlType::Q8_0 => (encode_q8_0, 127.0),
         GgmlType::Q4_0 => (encode_q4_0, 8.0),
@@ -66,7 +65,7 @@ pub fn encode_rows(
         return Err(Error::Shape { what: ty.to_string(), rows: src.len() / cols.max(1), cols, why });
     }
     for (r, row) in src.chunks_exact(cols).enumerate() {
-        let max = int::absmax(row);
+        let max = row_magnitude(row);
         if !max.is_finite() {
             return Err(int::not_finite(row, first_row + r, 0));
         }
@@ -112,46 +111,98 @@ fn inverse(d: f32) -> f32 {
     if d == 0.0 { 0.0 } else { 1.0 / d }
 }
 
-/// The largest magnitude of a block.
+/// The largest magnitude; NaN or infinity when there is one.
 #[inline(always)]
-fn magnitude(block: &[f32; BLOCK]) -> f32 {
+fn magnitude(x: &[f32; BLOCK]) -> f32 {
     // Bit patterns without the sign order like the magnitudes, and their maximum vectorizes.
-    f32::from_bits(block.iter().fold(0u32, |m, v| m.max(v.to_bits() & 0x7FFF_FFFF)))
+    let mut lanes = [0u32; BLOCK / 2];
+    for half in x.as_chunks::<{ BLOCK / 2 }>().0 {
+        for (m, v) in lanes.iter_mut().zip(half) {
+            *m = (*m).max(v.to_bits() & 0x7FFF_FFFF);
+        }
+    }
+    f32::from_bits(lanes.into_iter().fold(0, u32::max))
 }
 
-/// Just below a half: added with the sign of `x`, truncation rounds halves away from zero.
-const BELOW_HALF: f32 = 0.499_999_97;
+/// The weight of the largest magnitude, the first of equals.
+#[inline(always)]
+fn extreme(x: &[f32; BLOCK]) -> f32 {
+    let max = magnitude(x);
+    let (mut positive, mut negative) = (0u32, 0u32);
+    for v in x {
+        positive += u32::from(*v == max);
+        negative += u32::from(*v == -max);
+    }
+    match (positive > 0, negative > 0) {
+        (true, false) => max,
+        (false, true) => -max,
+        _ => x.iter().copied().find(|v| v.abs() == max).unwrap_or(0.0),
+    }
+}
+
+/// 1.5 * 2^23: adding it rounds to the nearest integer, which then stands in the low bits.
+/// Unlike float-to-integer casts, which saturate, this vectorizes.
+const ROUND: f32 = 12_582_912.0;
+
+/// The nearest integer, halves away from zero, as C's `roundf`; for |x| below 2^21.
+#[inline(always)]
+fn round_half_away(x: f32) -> f32 {
+    let a = x.abs();
+    let even = (a + ROUND) - ROUND;
+    (even + f32::from(u8::from(a - even == 0.5))).copysign(x)
+}
+
+/// The integer at or below `x`, for `x` in 0 to 2^21.
+#[inline(always)]
+fn floor(x: f32) -> f32 {
+    let near = (x + ROUND) - ROUND;
+    near - f32::from(u8::from(near > x))
+}
+
+/// The low byte of a float that is a small integer.
+#[inline(always)]
+fn low_byte(integer: f32) -> u8 {
+    (integer + ROUND).to_bits() as u8
+}
 
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512bw+avx512vl", "x86_64+avx2+fma"))]
 fn blocks_q8_0(src: &[f32], out: &mut [u8]) {
     for (x, block) in src.as_chunks::<BLOCK>().0.iter().zip(out.as_chunks_mut::<34>().0) {
         let d = magnitude(x) / 127.0;
         let id = inverse(d);
-        block[..2].copy_from_slice(&f16::from_f32(d).to_le_bytes());
-        for (o, x) in block[2..].iter_mut().zip(x) {
-            let scaled = x * id;
-            *o = (scaled + BELOW_HALF.copysign(scaled)) as i32 as u8;
+        let mut codes = [0u8; BLOCK];
+        for (c, x) in codes.iter_mut().zip(x) {
+            *c = low_byte(round_half_away(x * id));
         }
+        block[..2].copy_from_slice(&f16::from_f32(d).to_le_bytes());
+        block[2..].copy_from_slice(&codes);
     }
 }
 
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512bw+avx512vl", "x86_64+avx2+fma"))]
 fn blocks_q4_0(src: &[f32], out: &mut [u8]) {
     for (x, block) in src.as_chunks::<BLOCK>().0.iter().zip(out.as_chunks_mut::<18>().0) {
-        let absmax = magnitude(x);
-        let max = x.iter().copied().find(|v| v.abs() == absmax).unwrap_or(0.0);
-        let d = max / -8.0;
+        let d = extreme(x) / -8.0;
         let id = inverse(d);
-        block[..2].copy_from_slice(&f16::from_f32(d).to_le_bytes());
         let mut codes = [0u8; BLOCK];
         for (c, x) in codes.iter_mut().zip(x) {
-            *c = ((x * id + 8.5) as i32).min(15) as u8;
+            *c = low_byte(floor(x * id + 8.5).min(15.0)) & 15;
         }
+        let mut packed = [0u8; BLOCK / 2];
         let (low, high) = codes.split_at(BLOCK / 2);
-        for (o, (l, h)) in block[2..].iter_mut().zip(low.iter().zip(high)) {
-            *o = l | h << 4;
+        for (p, (l, h)) in packed.iter_mut().zip(low.iter().zip(high)) {
+            *p = l | h << 4;
         }
+        block[..2].copy_from_slice(&f16::from_f32(d).to_le_bytes());
+        block[2..].copy_from_slice(&packed);
     }
+}
+
+/// The largest magnitude of a row of whole blocks; NaN or infinity when there is one.
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512bw+avx512vl", "x86_64+avx2+fma"))]
+fn row_magnitude(row: &[f32]) -> f32 {
+    let blocks = row.as_chunks::<BLOCK>().0;
+    f32::from_bits(blocks.iter().fold(0, |m, x| m.max(magnitude(x).to_bits())))
 }
 
 #[cfg(test)]
@@ -182,7 +233,9 @@ mod tests {
         #[test]
         fn rounding_is_the_c_library_s(x in -127f32..127.0, half in -127i32..127) {
             for x in [x, half as f32 + 0.5, (half as f32 + 0.5).next_down(), (half as f32 + 0.5).next_up()] {
-                prop_assert_eq!((x + BELOW_HALF.copysign(x)) as i32, x.round() as i32);
+                prop_assert_eq!(round_half_away(x).to_bits(), x.round().to_bits());
+                prop_assert_eq!(low_byte(x.round()), x.round() as i32 as u8);
+                prop_assert_eq!(floor(x.abs()), x.abs().floor());
             }
         }
 

@@ -93,14 +93,17 @@ pub(super) fn q6_k(blocks: &[u8], out: &mut [f32]) {
     each(blocks, out, |b: &[u8; 210], o: &mut [f32; 256]| {
         let (low, high, scales) = (&b[..128], &b[128..192], &b[192..208]);
         let d = half(b, 208);
-        for (g, o) in o.as_chunks_mut::<16>().0.iter_mut().enumerate() {
-            let dl = d * f32::from(scales[g] as i8);
-            // 128 weights take 64 bytes of `low`: first all low nibbles, then all high ones.
-            let start = g / 8 * 64 + g % 4 * 16;
-            let shift = g / 4 % 2 * 4;
-            for (l, (o, q)) in o.iter_mut().zip(&low[start..start + 16]).enumerate() {
-                let q = q >> shift & 15 | two_bits(high, g / 2, g % 2 * 16 + l) << 4;
-                *o = dl * (i32::from(q) - 32) as f32;
+        // 128 weights take 64 bytes of `low`: first all low nibbles, then all high ones.
+        for (g, o) in o.as_chunks_mut::<32>().0.iter_mut().enumerate() {
+            let (low, high) = (&low[g / 4 * 64 + g % 2 * 32..][..32], &high[g / 4 * 32..][..32]);
+            let (shift, high_shift) = (g / 2 % 2 * 4, g % 4 * 2);
+            let mut codes = [0u8; 32];
+            for (c, (q, h)) in codes.iter_mut().zip(low.iter().zip(high)) {
+                *c = q >> shift & 15 | (h >> high_shift & 3) << 4;
+            }
+            let (first, second) = (d * f32::from(scales[2 * g] as i8), d * f32::from(scales[2 * g + 1] as i8));
+            for (l, (o, q)) in o.iter_mut().zip(codes).enumerate() {
+                *o = (if l < 16 { first } else { second }) * (i32::from(q) - 32) as f32;
             }
         }
     });

@@ -1,1 +1,120 @@
-//! output.
+//! Output that is whole or not there: written beside its destination, then renamed into place.
+//!
+//! A run that is killed leaves a temporary `.NAME.XXXXXX.tmp` behind and the destination as it
+//! was. Whoever writes holds a lock on the temporary, which the system drops with the process,
+//! so the next run for the same destination can tell what was left behind, and removes it.
+
+mod directory;
+mod same;
+mod temporary;
+
+pub use directory::OutputDir;
+pub use same::refuse_same_file;
+
+use crate::{Error, Result};
+use rustix::fs::{FallocateFlags, fallocate};
+use std::{
+    fs::{self, File, Permissions},
+    io,
+    os::unix::fs::{FileExt, PermissionsExt},
+    path::{Path, PathBuf},
+};
+use tempfile::NamedTempFile;
+
+/// A file that appears at its destination whole, or not at all. Dropped, it leaves nothing.
+#[derive(Debug)]
+pub struct OutputFile {
+    temporary: NamedTempFile,
+    /// Where it goes.
+    target: PathBuf,
+    /// What errors call it.
+    shown: PathBuf,
+}
+
+impl OutputFile {
+    /// Starts the file that will be `dest`, with room for `len` bytes where that is known.
+    ///
+    /// A symlink is followed: what it points to is replaced.
+    ///
+    /// # Errors
+    /// A folder that is missing or not writable, a destination that is a folder or device, or a
+    /// disk without room for `len` bytes.
+    pub fn create(dest: &Path, len: Option<u64>) -> Result<Self> {
+        OutputFile::create_as(dest, dest, len)
+    }
+
+    /// The same; errors call it `shown`.
+    fn create_as(dest: &Path, shown: &Path, len: Option<u64>) -> Result<Self> {
+        let target = temporary::resolve(dest)?;
+        match fs::metadata(&target) {
+            Ok(meta) if meta.is_dir() => return Err(Error::io(shown, "replace", io::ErrorKind::IsADirectory.into())),
+            Ok(meta) if !meta.is_file() => {
+                return Err(Error::unsupported(shown, "is not a regular file; give a path for the output"));
+            }
+            _ => {}
+        }
+        let make = |builder: &mut tempfile::Builder<'_, '_>, folder: &Path| {
+            // The usual permissions of a new file: the system takes the umask off.
+            let file = builder.permissions(Permissions::from_mode(0o666)).tempfile_in(folder)?;
+            let lock = temporary::hold(file.as_file(), file.path())?;
+            Ok(lock.then_some(file))
+        };
+        let temporary = temporary::create(&target, shown, make)?;
+        if let Some(len) = len {
+            reserve(temporary.as_file(), len).map_err(|e| Error::io(shown, "reserve room for", e))?;
+        }
+        Ok(OutputFile { temporary, target, shown: shown.into() })
+    }
+
+    /// Writes all of `buf` at `offset`; threads may write different parts at once.
+    ///
+    /// # Errors
+    /// [`Error::Io`], such as a full disk.
+    pub fn write_all_at(&self, buf: &[u8], offset: u64) -> Result<()> {
+        self.temporary.as_file().write_all_at(buf, offset).map_err(|e| Error::io(&self.shown, "write", e))
+    }
+
+    /// Where the bytes lie until then.
+    pub fn temporary_path(&self) -> &Path {
+        self.temporary.path()
+    }
+
+    /// Makes the file durable and renames it to its destination.
+    ///
+    /// # Errors
+    /// [`Error::Io`]; the destination is then as it was.
+    pub fn persist(self) -> Result<()> {
+        let OutputFile { temporary, target, shown } = self;
+        temporary.as_file().sync_data().map_err(|e| Error::io(&shown, "write to disk", e))?;
+        temporary.persist(&target).map_err(|e| Error::io(&shown, "rename into place", e.error))?;
+        sync_folder(&target, &shown)
+    }
+}
+
+/// Asks for `len` bytes of disk, so that a full disk shows at once.
+fn reserve(file: &File, len: u64) -> io::Result<()> {
+    if len == 0 {
+        return Ok(());
+    }
+    match fallocate(file, FallocateFlags::empty(), 0, len) {
+        Ok(()) => Ok(()),
+        Err(rustix::io::Errno::NOSPC) => Err(rustix::io::Errno::NOSPC.into()),
+        // Not every file system reserves; all of them set a length.
+        Err(_) => file.set_len(len),
+    }
+}
+
+/// Makes the entry of `target` in its folder durable.
+fn sync_folder(target: &Path, shown: &Path) -> Result<()> {
+    let synced = File::open(temporary::folder(target)).and_then(|f| f.sync_all());
+    match synced {
+        // Some file systems don't sync folders; the rename has happened all the same.
+        Err(e) if !matches!(e.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported) => {
+            Err(Error::io(shown, "write the folder of", e))
+        }
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests;

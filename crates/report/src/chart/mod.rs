@@ -1,0 +1,72 @@
+//! Plots as SVG text.
+//!
+//! A plot has no colour or font of its own: marks carry classes, and
+//! [`stylesheet`] gives them their look, in light and dark. [`standalone`] puts
+//! that stylesheet into a single plot, so that it can be a file.
+//!
+//! Values that an axis can't place (NaN, infinities, zero on a log axis) are
+//! left out, and a note below the plot counts them. A plot without any data is
+//! an empty frame that says so.
+
+mod axis;
+mod bars;
+mod frame;
+mod heat;
+mod histogram;
+mod label;
+mod lines;
+mod ridge;
+mod scatter;
+mod svg;
+
+pub use axis::{Axis, Scale};
+pub use bars::{Bar, BarChart};
+pub use frame::Guide;
+pub use heat::HeatMap;
+pub use histogram::Histogram;
+pub use lines::{Line, LinePlot};
+pub use ridge::{Distribution, Mark, Ridge};
+pub use scatter::{Better, Point, Scatter};
+pub(crate) use svg::escape;
+
+/// The width, in pixels, for a page on a desk.
+pub const WIDE: f64 = 580.0;
+
+/// The width, in pixels, for a page in a hand.
+pub const NARROW: f64 = 360.0;
+
+/// Something that can be drawn as SVG.
+pub trait Chart: std::fmt::Debug {
+    /// What the plot shows, in a few words; also its name for those who hear it.
+    fn title(&self) -> &str;
+
+    /// The SVG element at this width in pixels, at least 240.
+    fn draw(&self, width: f64) -> String;
+}
+
+/// The colours that plots and pages share, for light and dark.
+pub(crate) const PALETTE: &str = include_str!("../../assets/palette.css");
+
+/// What gives marks and texts of a plot their look.
+pub(crate) const STYLE: &str = include_str!("../../assets/chart.css");
+
+/// The CSS that plots need in the page that holds them.
+#[must_use]
+pub fn stylesheet() -> String {
+    format!("{PALETTE}{STYLE}")
+}
+
+/// A drawn plot with its stylesheet inside, fit to be a file of its own.
+///
+/// ```
+/// use report::chart::{self, Chart as _, LinePlot};
+/// let svg = chart::standalone(&LinePlot::default().draw(chart::WIDE));
+/// assert!(svg.contains("<style>"));
+/// ```
+#[must_use]
+pub fn standalone(svg: &str) -> String {
+    match svg.split_once('>') {
+        Some((open, rest)) => format!("{open}><style>{}</style>{rest}", stylesheet()),
+        None => svg.to_owned(),
+    }
+}

@@ -1,0 +1,371 @@
+//! One self-contained HTML page: no script, nothing loaded from elsewhere.
+
+use minijinja::{AutoEscape, Environment, UndefinedBehavior, context};
+use serde::Serialize;
+
+use crate::Error;
+use crate::chart::{self, Chart};
+use crate::table::{Align, Cell, Column, Table, Tone};
+
+mod inline;
+
+/// A page: a header with facts, sections, footnotes.
+///
+/// Texts are plain: they are escaped. In [`lead`](Self::lead), prose, captions,
+/// notes and footnotes, text between backquotes is shown as code, and `[^2]`
+/// refers to the second footnote.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Page {
+    /// The page's title.
+    pub title: String,
+    /// What the page says, in a sentence or two; may be empty.
+    pub lead: String,
+    /// What was done with what, as names and values.
+    pub facts: Vec<Fact>,
+    /// The sections.
+    pub sections: Vec<Section>,
+    /// The footnotes, in the order of their numbers.
+    pub footnotes: Vec<String>,
+    /// The last line, such as which program made the page; may be empty.
+    pub colophon: String,
+}
+
+/// A fact in a page's header.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+pub struct Fact {
+    /// What it is about.
+    pub name: String,
+    /// What it says.
+    pub value: String,
+}
+
+impl Fact {
+    /// A fact of this name.
+    pub fn new(name: impl Into<String>, value: impl Into<String>) -> Self {
+        Self { name: name.into(), value: value.into() }
+    }
+}
+
+/// A section of a [`Page`].
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Section {
+    /// Its heading; may be empty.
+    pub heading: String,
+    /// Its content. Figures that follow each other stand side by side where
+    /// there is room.
+    pub blocks: Vec<Block>,
+}
+
+impl Section {
+    /// An empty section.
+    pub fn new(heading: impl Into<String>) -> Self {
+        Self { heading: heading.into(), blocks: Vec::new() }
+    }
+
+    /// The section with prose added; blank lines separate paragraphs.
+    #[must_use]
+    pub fn prose(mut self, text: impl Into<String>) -> Self {
+        self.blocks.push(Block::Prose(text.into()));
+        self
+    }
+
+    /// The section with a table added.
+    #[must_use]
+    pub fn table(mut self, table: Table) -> Self {
+        self.blocks.push(Block::Table(table));
+        self
+    }
+
+    /// The section with a plot added, drawn for wide and for narrow pages.
+    #[must_use]
+    pub fn chart(mut self, chart: &dyn Chart, caption: impl Into<String>) -> Self {
+        self.blocks.push(Block::Figure(Figure::of(chart, caption)));
+        self
+    }
+}
+
+/// A part of a [`Section`].
+#[derive(Debug, Clone, PartialEq)]
+pub enum Block {
+    /// Paragraphs, separated by blank lines.
+    Prose(String),
+    /// A table, with its notes and explanations.
+    Table(Table),
+    /// A plot with its caption.
+    Figure(Figure),
+}
+
+/// A plot with its caption.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Figure {
+    /// The SVG element. It is put into the page as it is.
+    pub svg: String,
+    /// The SVG element where less than 29 rem are available.
+    pub narrow: Option<String>,
+    /// What to see in it; may be empty.
+    pub caption: String,
+}
+
+impl Figure {
+    /// The plot drawn for wide and for narrow pages.
+    pub fn of(chart: &dyn Chart, caption: impl Into<String>) -> Self {
+        Self { svg: chart.draw(chart::WIDE), narrow: Some(chart.draw(chart::NARROW)), caption: caption.into() }
+    }
+}
+
+const TEMPLATE: &str = include_str!("../assets/page.html");
+const STYLE: &str = include_str!("../assets/page.css");
+
+impl Page {
+    /// The page as HTML.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Template`] if the built-in template can't be filled in.
+    pub fn render(&self) -> Result<String, Error> {
+        let mut environment = Environment::new();
+        environment.set_auto_escape_callback(|_| AutoEscape::Html);
+        environment.set_undefined_behavior(UndefinedBehavior::Strict);
+        environment.add_template("page.html", TEMPLATE)?;
+        let style = format!("{}{STYLE}", chart::stylesheet());
+        let page = self.view();
+        Ok(environment.get_template("page.html")?.render(context! { page, style })?)
+    }
+
+    /// Writes [`Page::render`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Page::render`]; [`Error::Write`] if `out` refuses it.
+    pub fn write(&self, out: &mut impl std::io::Write) -> Result<(), Error> {
+        Ok(out.write_all(self.render()?.as_bytes())?)
+    }
+
+    fn view(&self) -> PageView {
+        let inline = |text: &str| inline::html(text, self.footnotes.len());
+        PageView {
+            language: "en",
+            title: plain(&self.title),
+            lead: inline(&self.lead),
+            facts: self.facts.iter().map(|fact| Fact::new(plain(&fact.name), plain(&fact.value))).collect(),
+            sections: self
+                .sections
+                .iter()
+                .map(|section| SectionView {
+                    heading: plain(&section.heading),
+                    blocks: block_views(&section.blocks, &inline),
+                })
+                .collect(),
+            footnotes: self.footnotes.iter().map(|note| inline(note)).collect(),
+            colophon: plain(&self.colophon),
+        }
+    }
+}
+
+fn plain(text: &str) -> String {
+    crate::format::printable(text)
+}
+
+/// What the template sees. Fields that it takes as safe hold escaped HTML.
+#[derive(Serialize)]
+struct PageView {
+    language: &'static str,
+    title: String,
+    lead: String,
+    facts: Vec<Fact>,
+    sections: Vec<SectionView>,
+    footnotes: Vec<String>,
+    colophon: String,
+}
+
+#[derive(Serialize)]
+struct SectionView {
+    heading: String,
+    blocks: Vec<BlockView>,
+}
+
+#[derive(Serialize)]
+#[serde(tag = "kind", rename_all = "lowercase")]
+enum BlockView {
+    Prose { paragraphs: Vec<String> },
+    Table { table: TableView },
+    Figures { figures: Vec<FigureView> },
+}
+
+#[derive(Serialize)]
+struct FigureView {
+    wide: String,
+    narrow: Option<String>,
+    caption: String,
+}
+
+#[derive(Serialize)]
+struct TableView {
+    title: String,
+    columns: Vec<ColumnView>,
+    rows: Vec<Vec<CellView>>,
+    notes: Vec<String>,
+    legend: Vec<(String, String)>,
+}
+
+#[derive(Serialize)]
+struct ColumnView {
+    lines: Vec<String>,
+    unit: Option<String>,
+    help: Option<String>,
+    align: &'static str,
+}
+
+#[derive(Serialize)]
+struct CellView {
+    tag: &'static str,
+    class: String,
+    symbol: &'static str,
+    word: &'static str,
+    text: String,
+}
+
+fn block_views(blocks: &[Block], inline: &impl Fn(&str) -> String) -> Vec<BlockView> {
+    let mut views = Vec::new();
+    for block in blocks {
+        match block {
+            Block::Prose(text) => {
+                let paragraphs = inline::paragraphs(text).map(|text| inline(&text)).collect();
+                views.push(BlockView::Prose { paragraphs });
+            }
+            Block::Table(table) => {
+                views.push(BlockView::Table { table: table_view(table, inline) });
+            }
+            Block::Figure(figure) => {
+                let view = FigureView {
+                    wide: figure.svg.clone(),
+                    narrow: figure.narrow.clone(),
+                    caption: inline(&figure.caption),
+                };
+                match views.last_mut() {
+                    Some(BlockView::Figures { figures }) => figures.push(view),
+                    _ => views.push(BlockView::Figures { figures: vec![view] }),
+                }
+            }
+        }
+    }
+    views
+}
+
+fn table_view(table: &Table, inline: &impl Fn(&str) -> String) -> TableView {
+    let columns = table.columns.iter().map(|column| ColumnView {
+        lines: plain(&column.header).lines().map(str::to_owned).collect(),
+        unit: column.unit.as_deref().map(plain),
+        help: column.help.as_deref().map(plain),
+        align: align_class(column.align),
+    });
+    let empty = Cell::default();
+    let rows = table.rows.iter().map(|row| {
+        let cells = table
+            .columns
+            .iter()
+            .enumerate()
+            .map(|(index, column)| cell_view(row.get(index).unwrap_or(&empty), column, index == 0));
+        cells.collect()
+    });
+    TableView {
+        title: plain(&table.title),
+        columns: columns.collect(),
+        rows: rows.collect(),
+        notes: table.notes.iter().map(|note| inline(note)).collect(),
+        legend: table.legend().into_iter().map(|(name, help)| (name, inline(&help))).collect(),
+    }
+}
+
+/// A left-aligned cell this long may go onto several lines.
+const LONG_TEXT: usize = 48;
+
+fn cell_view(cell: &Cell, column: &Column, is_first: bool) -> CellView {
+    let text = cell.line();
+    let mut class = align_class(column.align).to_owned();
+    if cell.tone != Tone::Normal {
+        class = format!("{class} {}", cell.tone.word());
+    }
+    if column.align == Align::Left && text.chars().count() > LONG_TEXT {
+        class.push_str(" wrap");
+    }
+    CellView {
+        tag: if is_first { "th" } else { "td" },
+        class,
+        symbol: cell.tone.symbol(),
+        word: cell.tone.word(),
+        text,
+    }
+}
+
+fn align_class(align: Align) -> &'static str {
+    match align {
+        Align::Left => "left",
+        Align::Right => "right",
+        Align::Center => "center",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::table::samples;
+
+    fn page() -> Page {
+        Page {
+            title: "Quality of <quantized> artifacts".to_owned(),
+            lead: "What `int4` costs.[^1]".to_owned(),
+            facts: vec![Fact::new("Reference", "fixture & tokenizer")],
+            sections: vec![Section::new("Table").prose("First.\n\nSecond.").table(samples::schemes())],
+            footnotes: vec!["Measured on 2,048 tokens.".to_owned()],
+            colophon: "Made by a test".to_owned(),
+        }
+    }
+
+    #[test]
+    fn the_body() {
+        let html = page().render().expect("the template is right");
+        let body = html.split_once("<body>").map(|(_, body)| body).unwrap_or_default();
+        insta::assert_snapshot!(body);
+    }
+
+    #[test]
+    fn nothing_is_loaded_and_nothing_runs() {
+        let html = page().render().expect("the template is right");
+        for forbidden in ["<script", "<link", "<img", "@import", "url(", "src="] {
+            assert!(!html.contains(forbidden), "{forbidden}");
+        }
+        // Names of XML vocabularies aside, no address is in the page.
+        assert!(!html.replace("http://www.w3.org/2000/svg", "").contains("://"));
+    }
+
+    #[test]
+    fn neighbouring_figures_share_a_row() {
+        let plot = chart::LinePlot::default();
+        let section = Section::new("").chart(&plot, "one").chart(&plot, "two").prose("text");
+        let html = Page { sections: vec![section], ..Page::default() }.render().expect("fits");
+        assert_eq!(html.matches("<div class=\"figures\">").count(), 1);
+        assert_eq!(html.matches("<svg").count(), 4);
+    }
+
+    #[test]
+    fn an_empty_page_is_a_page() {
+        let html = Page::default().render().expect("the template is right");
+        assert!(html.starts_with("<!DOCTYPE html>") && html.trim_end().ends_with("</html>"));
+    }
+
+    #[test]
+    fn writing_can_fail() {
+        struct Full;
+        impl std::io::Write for Full {
+            fn write(&mut self, _: &[u8]) -> std::io::Result<usize> {
+                Err(std::io::Error::other("no space"))
+            }
+            fn flush(&mut self) -> std::io::Result<()> {
+                Ok(())
+            }
+        }
+        let error = page().write(&mut Full).expect_err("nothing can be written");
+        assert_eq!(error.to_string(), "the report could not be written: no space");
+    }
+}

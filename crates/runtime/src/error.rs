@@ -1,0 +1,66 @@
+//! What can go wrong while running a model.
+
+/// Errors of this crate.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The model's files.
+    #[error(transparent)]
+    Store(#[from] store::Error),
+    /// candle, or an operation on its tensors.
+    #[error(transparent)]
+    Candle(#[from] candle_core::Error),
+    /// A tensor that the family needs is missing.
+    #[error("tensor {0} is missing")]
+    Missing(String),
+    /// A tensor's shape is not what the configuration says.
+    #[error("{name} has shape {found:?}, the configuration says {expected:?}")]
+    Shape {
+        /// The module or tensor.
+        name: String,
+        /// What is stored.
+        found: Vec<usize>,
+        /// What was expected.
+        expected: Vec<usize>,
+    },
+    /// A token outside the vocabulary.
+    #[error("token id {id} is outside the vocabulary of {vocab} entries")]
+    Token {
+        /// The token.
+        id: u32,
+        /// Entries of the vocabulary.
+        vocab: usize,
+    },
+    /// Sequences of a batch differ in length.
+    #[error("the sequences of a batch must have one length; found {0} and {1}")]
+    Uneven(usize, usize),
+    /// Nothing to run.
+    #[error("there are no tokens to run")]
+    Empty,
+    /// The KV cache is too small.
+    #[error("the KV cache holds {capacity} tokens; {needed} are needed")]
+    CacheFull {
+        /// Tokens that it can hold.
+        capacity: usize,
+        /// Tokens that it would have to.
+        needed: usize,
+    },
+    /// The KV cache was made for another batch or model.
+    #[error("the KV cache was made for {0}, not for {1}")]
+    CacheShape(String, String),
+    /// A device that this build does not have.
+    #[error("device '{0}' is not available in this build; known are cpu, auto")]
+    Device(String),
+    /// A setting of the sampler that makes no sense.
+    #[error("{name} = {value} is out of range: {expected}")]
+    Sampling {
+        /// The setting.
+        name: &'static str,
+        /// Its value.
+        value: f64,
+        /// What is allowed.
+        expected: &'static str,
+    },
+}
+
+/// Result of this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;

@@ -1,0 +1,140 @@
+//! Rotary positions, and the per-head norms of q and k before them.
+
+use super::{norm::RmsNorm, values_mut};
+use candle_core::{CpuStorage, InplaceOp1, Layout, Result, bail};
+use rayon::prelude::*;
+use std::f64::consts::PI;
+use store::{Config, RopeScaling};
+
+/// Rotary frequencies of a model.
+#[derive(Debug, Clone)]
+pub struct Rope {
+    frequencies: Vec<f32>,
+    /// Factor of cos and sin.
+    amplitude: f64,
+}
+
+/// Cosines and sines of consecutive positions, `[positions, head_dim / 2]`.
+#[derive(Debug, Clone)]
+pub struct Turns {
+    cos: Vec<f32>,
+    sin: Vec<f32>,
+    half: usize,
+}
+
+impl Rope {
+    /// Of a configuration.
+    pub fn new(config: &Config) -> Self {
+        let d = config.head_dim;
+        let plain = (0..d / 2).map(|i| 1.0 / config.rope_theta.powf(2.0 * i as f64 / d as f64));
+        let mut amplitude = 1.0;
+        let frequencies: Vec<f64> = match &config.rope_scaling {
+            RopeScaling::None => plain.collect(),
+            RopeScaling::Linear { factor } => plain.map(|f| f / factor).collect(),
+            RopeScaling::Factors(factors) => plain.zip(factors).map(|(f, x)| f / f64::from(*x)).collect(),
+            RopeScaling::Llama3 { factor, low_freq_factor: low, high_freq_factor: high, original_max_position } => {
+                let turns = *original_max_position as f64 / (2.0 * PI);
+                plain.map(|f| f * llama3(f * turns, *factor, *low, *high)).collect()
+            }
+            RopeScaling::Yarn { factor, beta_fast, beta_slow, attention_factor, original_max_position } => {
+                amplitude = *attention_factor;
+                let at = |turns: f64| {
+                    let period = *original_max_position as f64 / (turns * 2.0 * PI);
+                    d as f64 * period.ln() / (2.0 * config.rope_theta.ln())
+                };
+                let (low, high) = (at(*beta_fast).floor().max(0.0), at(*beta_slow).ceil().min(d as f64 - 1.0));
+                // As the reference has it: a ramp of no length becomes a step.
+                let length = if high > low { high - low } else { 0.001 };
+                let kept = |i: usize| 1.0 - ((i as f64 - low) / length).clamp(0.0, 1.0);
+                plain.enumerate().map(|(i, f)| f / factor * (1.0 - kept(i)) + f * kept(i)).collect()
+            }
+        };
+        Rope { frequencies: frequencies.into_iter().map(|f| f as f32).collect(), amplitude }
+    }
+
+    /// Cosines and sines of positions `start..start + n`.
+    pub fn turns(&self, start: usize, n: usize) -> Turns {
+        let half = self.frequencies.len();
+        let (mut cos, mut sin) = (vec![0f32; n * half], vec![0f32; n * half]);
+        let rows = cos.par_chunks_mut(half).zip(sin.par_chunks_mut(half)).with_min_len(16).enumerate();
+        rows.for_each(|(i, (cos, sin))| {
+            for ((c, s), f) in cos.iter_mut().zip(sin).zip(&self.frequencies) {
+                // The angle is rounded to f32, as the reference implementations have it.
+                let angle = f64::from((start + i) as f32 * f);
+                (*s, *c) = ((angle.sin() * self.amplitude) as f32, (angle.cos() * self.amplitude) as f32);
+            }
+        });
+        Turns { cos, sin, half }
+    }
+}
+
+/// The share of a frequency that Llama 3.1's scaling leaves; it makes `turns` turns over the
+/// original context.
+fn llama3(turns: f64, factor: f64, low: f64, high: f64) -> f64 {
+    if turns < low {
+        1.0 / factor
+    } else if turns > high {
+        1.0
+    } else {
+        let smooth = (turns - low) / (high - low);
+        (1.0 - smooth) / factor + smooth
+    }
+}
+
+impl Turns {
+    /// Turns one head at the `i`-th position: the first half against the second.
+    fn head(&self, i: usize, head: &mut [f32]) {
+        let at = i * self.half..(i + 1) * self.half;
+        let (first, second) = head.split_at_mut(self.half);
+        for (((a, b), c), s) in first.iter_mut().zip(second).zip(&self.cos[at.clone()]).zip(&self.sin[at]) {
+            (*a, *b) = (*a * c - *b * s, *b * c + *a * s);
+        }
+    }
+}
+
+/// Norms and turns q and k in place, in `[tokens, (heads + 2 kv_heads) * head_dim]`.
+#[derive(Debug, Clone, Copy)]
+pub struct TurnHeads<'a> {
+    /// Cosines and sines of the positions of a sequence; all sequences have the same.
+    pub turns: &'a Turns,
+    /// Query heads.
+    pub heads: usize,
+    /// Key heads.
+    pub kv_heads: usize,
+    /// Width of a head.
+    pub head_dim: usize,
+    /// Norm of each query head and of each key head (Qwen3).
+    pub norms: Option<&'a (RmsNorm, RmsNorm)>,
+}
+
+impl TurnHeads<'_> {
+    /// On a slice.
+    pub fn run(&self, qkv: &mut [f32]) {
+        let (d, heads) = (self.head_dim, self.heads + self.kv_heads);
+        let positions = self.turns.cos.len() / self.turns.half;
+        qkv.par_chunks_mut((heads + self.kv_heads) * d).with_min_len(16).enumerate().for_each(|(t, row)| {
+            for (i, head) in row.chunks_exact_mut(d).take(heads).enumerate() {
+                if let Some((q, k)) = self.norms {
+                    if i < self.heads { q.row(head) } else { k.row(head) }
+                }
+                self.turns.head(t % positions, head);
+            }
+        });
+    }
+}
+
+impl InplaceOp1 for TurnHeads<'_> {
+    fn name(&self) -> &'static str {
+        "rope"
+    }
+
+    fn cpu_fwd(&self, qkv: &mut CpuStorage, layout: &Layout) -> Result<()> {
+        let qkv = values_mut(qkv, layout)?;
+        let row = (self.heads + 2 * self.kv_heads) * self.head_dim;
+        if !qkv.len().is_multiple_of(row) || self.turns.half * 2 != self.head_dim {
+            bail!("rope of heads {} wide: {:?}", self.head_dim, layout.shape());
+        }
+        self.run(qkv);
+        Ok(())
+    }
+}

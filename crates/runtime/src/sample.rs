@@ -1,0 +1,163 @@
+//! Choosing tokens.
+
+use crate::{Error, Result, Transformer};
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+/// Chooses tokens from logits. The same seed chooses the same.
+#[derive(Debug, Clone)]
+pub struct Sampler {
+    temperature: f64,
+    top_k: Option<usize>,
+    top_p: f64,
+    rng: ChaCha8Rng,
+}
+
+impl Sampler {
+    /// The most likely token, always.
+    pub fn greedy() -> Self {
+        Sampler { temperature: 0.0, top_k: None, top_p: 1.0, rng: ChaCha8Rng::seed_from_u64(0) }
+    }
+
+    /// From the distribution at `temperature` (0 is greedy), among the `top_k` most likely
+    /// tokens if given, and of these among the fewest that together reach `top_p`.
+    ///
+    /// # Errors
+    /// [`Error::Sampling`] for settings out of range.
+    pub fn new(seed: u64, temperature: f64, top_k: Option<usize>, top_p: f64) -> Result<Self> {
+        let bad = |name, value, expected| Err(Error::Sampling { name, value, expected });
+        if !(temperature >= 0.0 && temperature.is_finite()) {
+            return bad("temperature", temperature, "0 or more");
+        }
+        if top_k == Some(0) {
+            return bad("top_k", 0.0, "at least 1");
+        }
+        if !(top_p > 0.0 && top_p <= 1.0) {
+            return bad("top_p", top_p, "above 0, at most 1");
+        }
+        Ok(Sampler { temperature, top_k, top_p, rng: ChaCha8Rng::seed_from_u64(seed) })
+    }
+
+    /// The next token. Of equally likely ones the greedy choice is the first.
+    ///
+    /// # Errors
+    /// [`Error::Empty`] where no logit is a number.
+    pub fn sample(&mut self, logits: &[f32]) -> Result<u32> {
+        if self.temperature == 0.0 {
+            return argmax(logits).ok_or(Error::Empty);
+        }
+        let mut ranked: Vec<(u32, f64)> =
+            (0u32..).zip(logits.iter().map(|&l| f64::from(l))).filter(|(_, l)| !l.is_nan()).collect();
+        // Ties by index, so that the order is the same on every machine.
+        ranked.sort_unstable_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
+        ranked.truncate(self.top_k.unwrap_or(usize::MAX));
+        let top = ranked.first().ok_or(Error::Empty)?.1;
+        for (_, l) in &mut ranked {
+            // An infinite top takes all; infinity less infinity is no number.
+            *l = if *l == top { 1.0 } else { ((*l - top) / self.temperature).exp() };
+        }
+        let total: f64 = ranked.iter().map(|(_, p)| p).sum();
+        let mut kept = 0.0;
+        let enough = ranked.iter().position(|(_, p)| {
+            kept += p;
+            kept >= self.top_p * total
+        });
+        ranked.truncate(enough.map_or(ranked.len(), |n| n + 1));
+        let mut left = self.rng.random::<f64>() * ranked.iter().map(|(_, p)| p).sum::<f64>();
+        for (token, p) in &ranked {
+            left -= p;
+            if left < 0.0 {
+                return Ok(*token);
+            }
+        }
+        // Rounding may leave a trace after the last.
+        ranked.last().map(|(token, _)| *token).ok_or(Error::Empty)
+    }
+}
+
+/// The first index of the largest value; NaN is never it.
+fn argmax(values: &[f32]) -> Option<u32> {
+    let mut best: Option<(u32, f32)> = None;
+    for (i, &v) in (0u32..).zip(values) {
+        if !v.is_nan() && best.is_none_or(|(_, b)| v > b) {
+            best = Some((i, v));
+        }
+    }
+    best.map(|(i, _)| i)
+}
+
+/// Continues `prompt` by at most `max_new` tokens; a token of `stop` ends it and is not
+/// among them.
+///
+/// # Errors
+/// [`Error::Empty`] for an empty prompt, [`Error::Token`] for one outside the vocabulary.
+pub fn generate(
+    model: &Transformer,
+    prompt: &[u32],
+    max_new: usize,
+    sampler: &mut Sampler,
+    stop: &[u32],
+) -> Result<Vec<u32>> {
+    let mut cache = model.new_cache(1, prompt.len() + max_new)?;
+    let mut tokens = Vec::with_capacity(max_new);
+    let mut hidden = model.hidden(&[prompt], Some(&mut cache))?;
+    while tokens.len() < max_new {
+        let last = hidden.narrow(1, hidden.dim(1)? - 1, 1)?;
+        let logits = model.logits(&last)?.flatten_all()?.to_vec1::<f32>()?;
+        let token = sampler.sample(&logits)?;
+        if stop.contains(&token) {
+            break;
+        }
+        tokens.push(token);
+        if tokens.len() < max_new {
+            hidden = model.hidden(&[&[token]], Some(&mut cache))?;
+        }
+    }
+    Ok(tokens)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sampler(temperature: f64, top_k: Option<usize>, top_p: f64) -> Sampler {
+        Sampler::new(7, temperature, top_k, top_p).expect("in range")
+    }
+
+    #[test]
+    fn greedy_takes_the_first_of_equals_and_no_nan() {
+        let mut s = Sampler::greedy();
+        assert_eq!(s.sample(&[1.0, f32::NAN, 3.0, 3.0]).expect("numbers"), 2);
+        assert!(matches!(s.sample(&[f32::NAN]), Err(Error::Empty)));
+    }
+
+    #[test]
+    fn the_same_seed_gives_the_same_tokens_near_the_distribution() {
+        let logits = [0.0, 1.0, 2.0, f32::NEG_INFINITY];
+        let draw = || {
+            let mut s = sampler(1.0, None, 1.0);
+            (0..4000).map(|_| s.sample(&logits).expect("numbers")).collect::<Vec<_>>()
+        };
+        let tokens = draw();
+        assert_eq!(tokens, draw());
+        let weights: Vec<f64> = logits.iter().map(|&l| f64::from(l).exp()).collect();
+        let total: f64 = weights.iter().sum();
+        for (i, w) in weights.iter().enumerate() {
+            let share = tokens.iter().filter(|&&t| t as usize == i).count() as f64 / 4000.0;
+            assert!((share - w / total).abs() < 0.03, "{i}: {share}");
+        }
+    }
+
+    #[test]
+    fn top_k_and_top_p_cut() {
+        let logits = [0.0, 1.0, 2.0, 3.0];
+        let mut k = sampler(5.0, Some(2), 1.0);
+        let mut p = sampler(1.0, None, 0.5);
+        for _ in 0..200 {
+            assert!(k.sample(&logits).expect("numbers") >= 2);
+            assert_eq!(p.sample(&logits).expect("numbers"), 3);
+        }
+        assert!(Sampler::new(0, -1.0, None, 1.0).is_err() && Sampler::new(0, 1.0, Some(0), 1.0).is_err());
+        assert!(Sampler::new(0, 1.0, None, 0.0).is_err() && Sampler::new(0, f64::NAN, None, 1.0).is_err());
+    }
+}

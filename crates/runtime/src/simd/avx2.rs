@@ -1,0 +1,165 @@
+//! AVX2 with FMA: eight lanes, sixteen registers.
+
+use super::{Half, Kernel, Simd, plain::Plain};
+use std::arch::x86_64::*;
+
+/// Proof that the processor has AVX2, FMA and F16C.
+#[derive(Debug, Clone, Copy)]
+pub struct Avx2(());
+
+impl Avx2 {
+    /// None where the processor lacks any of it.
+    pub fn detect() -> Option<Self> {
+        let has = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c");
+        has.then_some(Self(()))
+    }
+}
+
+type Chunk = [f32; 8];
+
+/// Calls intrinsics that need nothing but the instruction set.
+macro_rules! simd {
+    ($e:expr) => {
+        // SAFETY: an `Avx2` exists only where `detect` found the instructions; every pointer
+        // comes from a reference to as many elements as are read or written.
+        unsafe { $e }
+    };
+}
+
+impl Simd for Avx2 {
+    const TOKENS: usize = 3;
+    const LANES: usize = 8;
+    type Chunk = Chunk;
+    type V = __m256;
+
+    #[inline(always)]
+    fn chunks(self, s: &[f32]) -> &[Chunk] {
+        s.as_chunks().0
+    }
+    #[inline(always)]
+    fn chunks_mut(self, s: &mut [f32]) -> &mut [Chunk] {
+        s.as_chunks_mut().0
+    }
+    #[inline(always)]
+    fn splat(self, x: f32) -> __m256 {
+        simd!(_mm256_set1_ps(x))
+    }
+    #[inline(always)]
+    fn load(self, c: &Chunk) -> __m256 {
+        simd!(_mm256_loadu_ps(c.as_ptr()))
+    }
+    #[inline(always)]
+    fn store(self, v: __m256, c: &mut Chunk) {
+        simd!(_mm256_storeu_ps(c.as_mut_ptr(), v))
+    }
+    #[inline(always)]
+    fn add(self, a: __m256, b: __m256) -> __m256 {
+        simd!(_mm256_add_ps(a, b))
+    }
+    #[inline(always)]
+    fn sub(self, a: __m256, b: __m256) -> __m256 {
+        simd!(_mm256_sub_ps(a, b))
+    }
+    #[inline(always)]
+    fn mul(self, a: __m256, b: __m256) -> __m256 {
+        simd!(_mm256_mul_ps(a, b))
+    }
+    #[inline(always)]
+    fn div(self, a: __m256, b: __m256) -> __m256 {
+        simd!(_mm256_div_ps(a, b))
+    }
+    #[inline(always)]
+    fn fma(self, a: __m256, b: __m256, c: __m256) -> __m256 {
+        simd!(_mm256_fmadd_ps(a, b, c))
+    }
+    #[inline(always)]
+    fn max(self, a: __m256, b: __m256) -> __m256 {
+        simd!(_mm256_max_ps(a, b))
+    }
+    #[inline(always)]
+    fn min(self, a: __m256, b: __m256) -> __m256 {
+        simd!(_mm256_min_ps(a, b))
+    }
+    #[inline(always)]
+    fn round(self, a: __m256) -> __m256 {
+        simd!(_mm256_round_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(a))
+    }
+    #[inline(always)]
+    fn pow2(self, n: __m256) -> __m256 {
+        simd!({
+            let biased = _mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127));
+            _mm256_castsi256_ps(_mm256_slli_epi32::<23>(biased))
+        })
+    }
+    #[inline(always)]
+    fn zero_below(self, x: __m256, limit: __m256, v: __m256) -> __m256 {
+        simd!(_mm256_andnot_ps(_mm256_cmp_ps::<_CMP_LT_OQ>(x, limit), v))
+    }
+    #[inline(always)]
+    fn sum(self, v: __m256) -> f32 {
+        self.sum4([v; 4])[0]
+    }
+    #[inline(always)]
+    fn sum4(self, v: [__m256; 4]) -> [f32; 4] {
+        simd!({
+            let ab = _mm256_add_ps(_mm256_unpacklo_ps(v[0], v[1]), _mm256_unpackhi_ps(v[0], v[1]));
+            let cd = _mm256_add_ps(_mm256_unpacklo_ps(v[2], v[3]), _mm256_unpackhi_ps(v[2], v[3]));
+            let low = _mm256_shuffle_ps::<0b01_00_01_00>(ab, cd);
+            let high = _mm256_shuffle_ps::<0b11_10_11_10>(ab, cd);
+            let lanes = _mm256_add_ps(low, high);
+            let quarter = _mm_add_ps(_mm256_castps256_ps128(lanes), _mm256_extractf128_ps::<1>(lanes));
+            let mut out = [0f32; 4];
+            _mm_storeu_ps(out.as_mut_ptr(), quarter);
+            out
+        })
+    }
+    #[inline(always)]
+    fn vectorize<K: Kernel>(self, k: K) -> K::Output {
+        #[target_feature(enable = "avx2,fma,f16c")]
+        fn inner<K: Kernel>(s: Avx2, k: K) -> K::Output {
+            k.run(s)
+        }
+        // SAFETY: an `Avx2` exists only where `detect` found the instructions.
+        unsafe { inner(self, k) }
+    }
+    #[inline(always)]
+    fn widen_f16<H: Half>(self, src: &[H], dst: &mut [f32]) {
+        let (halves, rest) = src[..dst.len()].as_chunks::<8>();
+        let (out, rest_out) = dst.as_chunks_mut::<8>();
+        for (h, o) in halves.iter().zip(out) {
+            simd!(_mm256_storeu_ps(o.as_mut_ptr(), _mm256_cvtph_ps(_mm_loadu_si128(h.as_ptr().cast()))));
+        }
+        rest.iter().zip(rest_out).for_each(|(h, o)| *o = h.value());
+    }
+    #[inline(always)]
+    fn widen_i8(self, src: &[u8], xor: u8, dst: &mut [f32]) {
+        let (bytes, rest) = src[..dst.len()].as_chunks::<8>();
+        let (out, rest_out) = dst.as_chunks_mut::<8>();
+        for (b, o) in bytes.iter().zip(out) {
+            simd!({
+                let b = _mm_xor_si128(_mm_loadl_epi64(b.as_ptr().cast()), _mm_set1_epi8(xor as i8));
+                _mm256_storeu_ps(o.as_mut_ptr(), _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(b)));
+            });
+        }
+        Plain.widen_i8(rest, xor, rest_out);
+    }
+    #[inline(always)]
+    fn widen_nibbles(self, src: &[u8], dst: &mut [f32]) {
+        let (bytes, _) = src[..dst.len().div_ceil(2)].as_chunks::<8>();
+        let (out, rest_out) = dst.as_chunks_mut::<16>();
+        let done = bytes.len().min(out.len());
+        for (b, o) in bytes.iter().zip(out.iter_mut()) {
+            simd!({
+                let b = _mm_loadl_epi64(b.as_ptr().cast());
+                let mask = _mm_set1_epi8(15);
+                let low = _mm_and_si128(b, mask);
+                let high = _mm_and_si128(_mm_srli_epi16::<4>(b), mask);
+                let codes = _mm_sub_epi8(_mm_unpacklo_epi8(low, high), _mm_set1_epi8(8));
+                _mm256_storeu_ps(o.as_mut_ptr(), _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(codes)));
+                let codes = _mm_unpackhi_epi64(codes, codes);
+                _mm256_storeu_ps(o.as_mut_ptr().add(8), _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(codes)));
+            });
+        }
+        Plain.widen_nibbles(&src[8 * done..], rest_out);
+    }
+}

@@ -1,0 +1,173 @@
+//! AVX-512: sixteen lanes, thirty-two registers.
+
+use super::{Half, Kernel, Simd, plain::Plain};
+use std::arch::x86_64::*;
+
+/// Proof that the processor has AVX-512 F, BW, DQ and VL, and what comes with them.
+#[derive(Debug, Clone, Copy)]
+pub struct Avx512(());
+
+impl Avx512 {
+    /// None where the processor lacks any of it.
+    pub fn detect() -> Option<Self> {
+        let has = is_x86_feature_detected!("avx512f")
+            && is_x86_feature_detected!("avx512bw")
+            && is_x86_feature_detected!("avx512dq")
+            && is_x86_feature_detected!("avx512vl")
+            && is_x86_feature_detected!("avx2")
+            && is_x86_feature_detected!("fma");
+        has.then_some(Self(()))
+    }
+}
+
+type Chunk = [f32; 16];
+
+/// Calls intrinsics that need nothing but the instruction set.
+macro_rules! simd {
+    ($e:expr) => {
+        // SAFETY: an `Avx512` exists only where `detect` found the instructions; every pointer
+        // comes from a reference to as many elements as are read or written.
+        unsafe { $e }
+    };
+}
+
+impl Simd for Avx512 {
+    const TOKENS: usize = 6;
+    const LANES: usize = 16;
+    type Chunk = Chunk;
+    type V = __m512;
+
+    #[inline(always)]
+    fn chunks(self, s: &[f32]) -> &[Chunk] {
+        s.as_chunks().0
+    }
+    #[inline(always)]
+    fn chunks_mut(self, s: &mut [f32]) -> &mut [Chunk] {
+        s.as_chunks_mut().0
+    }
+    #[inline(always)]
+    fn splat(self, x: f32) -> __m512 {
+        simd!(_mm512_set1_ps(x))
+    }
+    #[inline(always)]
+    fn load(self, c: &Chunk) -> __m512 {
+        simd!(_mm512_loadu_ps(c.as_ptr()))
+    }
+    #[inline(always)]
+    fn store(self, v: __m512, c: &mut Chunk) {
+        simd!(_mm512_storeu_ps(c.as_mut_ptr(), v))
+    }
+    #[inline(always)]
+    fn add(self, a: __m512, b: __m512) -> __m512 {
+        simd!(_mm512_add_ps(a, b))
+    }
+    #[inline(always)]
+    fn sub(self, a: __m512, b: __m512) -> __m512 {
+        simd!(_mm512_sub_ps(a, b))
+    }
+    #[inline(always)]
+    fn mul(self, a: __m512, b: __m512) -> __m512 {
+        simd!(_mm512_mul_ps(a, b))
+    }
+    #[inline(always)]
+    fn div(self, a: __m512, b: __m512) -> __m512 {
+        simd!(_mm512_div_ps(a, b))
+    }
+    #[inline(always)]
+    fn fma(self, a: __m512, b: __m512, c: __m512) -> __m512 {
+        simd!(_mm512_fmadd_ps(a, b, c))
+    }
+    #[inline(always)]
+    fn max(self, a: __m512, b: __m512) -> __m512 {
+        simd!(_mm512_max_ps(a, b))
+    }
+    #[inline(always)]
+    fn min(self, a: __m512, b: __m512) -> __m512 {
+        simd!(_mm512_min_ps(a, b))
+    }
+    #[inline(always)]
+    fn round(self, a: __m512) -> __m512 {
+        simd!(_mm512_roundscale_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(a))
+    }
+    #[inline(always)]
+    fn pow2(self, n: __m512) -> __m512 {
+        simd!(_mm512_scalef_ps(_mm512_set1_ps(1.0), n))
+    }
+    #[inline(always)]
+    fn zero_below(self, x: __m512, limit: __m512, v: __m512) -> __m512 {
+        simd!({
+            let below = _mm512_cmp_ps_mask::<_CMP_LT_OQ>(x, limit);
+            _mm512_maskz_mov_ps(!below, v)
+        })
+    }
+    #[inline(always)]
+    fn sum(self, v: __m512) -> f32 {
+        self.sum4([v; 4])[0]
+    }
+    #[inline(always)]
+    fn sum4(self, v: [__m512; 4]) -> [f32; 4] {
+        simd!({
+            // Transposes 4 x 4 within each 128-bit lane while adding, then adds the lanes.
+            let ab = _mm512_add_ps(_mm512_unpacklo_ps(v[0], v[1]), _mm512_unpackhi_ps(v[0], v[1]));
+            let cd = _mm512_add_ps(_mm512_unpacklo_ps(v[2], v[3]), _mm512_unpackhi_ps(v[2], v[3]));
+            let low = _mm512_shuffle_ps::<0b01_00_01_00>(ab, cd);
+            let high = _mm512_shuffle_ps::<0b11_10_11_10>(ab, cd);
+            let lanes = _mm512_add_ps(low, high);
+            let half = _mm256_add_ps(_mm512_castps512_ps256(lanes), _mm512_extractf32x8_ps::<1>(lanes));
+            let quarter = _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps::<1>(half));
+            let mut out = [0f32; 4];
+            _mm_storeu_ps(out.as_mut_ptr(), quarter);
+            out
+        })
+    }
+    #[inline(always)]
+    fn vectorize<K: Kernel>(self, k: K) -> K::Output {
+        #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+        fn inner<K: Kernel>(s: Avx512, k: K) -> K::Output {
+            k.run(s)
+        }
+        // SAFETY: an `Avx512` exists only where `detect` found the instructions (F16C comes
+        // with AVX2 on every processor that has it).
+        unsafe { inner(self, k) }
+    }
+    #[inline(always)]
+    fn widen_f16<H: Half>(self, src: &[H], dst: &mut [f32]) {
+        let n = dst.len();
+        let (halves, rest) = src[..n].as_chunks::<16>();
+        let (out, rest_out) = dst.as_chunks_mut::<16>();
+        for (h, o) in halves.iter().zip(out) {
+            simd!(_mm512_storeu_ps(o.as_mut_ptr(), _mm512_cvtph_ps(_mm256_loadu_si256(h.as_ptr().cast()))));
+        }
+        rest.iter().zip(rest_out).for_each(|(h, o)| *o = h.value());
+    }
+    #[inline(always)]
+    fn widen_i8(self, src: &[u8], xor: u8, dst: &mut [f32]) {
+        let (bytes, rest) = src[..dst.len()].as_chunks::<16>();
+        let (out, rest_out) = dst.as_chunks_mut::<16>();
+        for (b, o) in bytes.iter().zip(out) {
+            simd!({
+                let b = _mm_xor_si128(_mm_loadu_si128(b.as_ptr().cast()), _mm_set1_epi8(xor as i8));
+                _mm512_storeu_ps(o.as_mut_ptr(), _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(b)));
+            });
+        }
+        Plain.widen_i8(rest, xor, rest_out);
+    }
+    #[inline(always)]
+    fn widen_nibbles(self, src: &[u8], dst: &mut [f32]) {
+        let (bytes, _) = src[..dst.len().div_ceil(2)].as_chunks::<8>();
+        let (out, rest_out) = dst.as_chunks_mut::<16>();
+        // An odd length rounds the bytes up: they may form one chunk more than the output does.
+        let done = bytes.len().min(out.len());
+        for (b, o) in bytes.iter().zip(out.iter_mut()) {
+            simd!({
+                let b = _mm_loadl_epi64(b.as_ptr().cast());
+                let mask = _mm_set1_epi8(15);
+                let low = _mm_and_si128(b, mask);
+                let high = _mm_and_si128(_mm_srli_epi16::<4>(b), mask);
+                let codes = _mm_sub_epi8(_mm_unpacklo_epi8(low, high), _mm_set1_epi8(8));
+                _mm512_storeu_ps(o.as_mut_ptr(), _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(codes)));
+            });
+        }
+        Plain.widen_nibbles(&src[8 * done..], rest_out);
+    }
+}

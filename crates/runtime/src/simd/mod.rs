@@ -1,0 +1,192 @@
+//! Vectors of f32 behind one trait, so that every kernel is written once.
+//!
+//! A kernel is a [`Kernel`]; [`run`] compiles it for AVX-512, for AVX2 with FMA and for plain
+//! Rust, and picks at run time. The vector types can only be obtained where the processor
+//! has the instructions, which is what makes their methods safe.
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+mod plain;
+
+use half::f16;
+use std::sync::OnceLock;
+
+/// Lanes of a vector of one instruction set, and what can be done with them.
+pub trait Simd: Copy + Send + Sync + 'static {
+    /// Tokens of the register tile of the matrix kernels: as many as registers allow
+    /// beside four rows of weights.
+    const TOKENS: usize;
+    /// The lanes as an array.
+    type Chunk: Copy + Send + Sync;
+    /// The lanes in a register.
+    type V: Copy;
+
+    /// `n` lanes.
+    const LANES: usize;
+    /// The whole chunks of a slice.
+    fn chunks(self, s: &[f32]) -> &[Self::Chunk];
+    /// The whole chunks of a mutable slice.
+    fn chunks_mut(self, s: &mut [f32]) -> &mut [Self::Chunk];
+    /// All lanes equal.
+    fn splat(self, x: f32) -> Self::V;
+    /// From memory.
+    fn load(self, c: &Self::Chunk) -> Self::V;
+    /// To memory.
+    fn store(self, v: Self::V, c: &mut Self::Chunk);
+    /// `a + b`.
+    fn add(self, a: Self::V, b: Self::V) -> Self::V;
+    /// `a - b`.
+    fn sub(self, a: Self::V, b: Self::V) -> Self::V;
+    /// `a * b`.
+    fn mul(self, a: Self::V, b: Self::V) -> Self::V;
+    /// `a / b`.
+    fn div(self, a: Self::V, b: Self::V) -> Self::V;
+    /// `a * b + c`, rounded once where the processor can.
+    fn fma(self, a: Self::V, b: Self::V, c: Self::V) -> Self::V;
+    /// The larger; `b` where either is NaN.
+    fn max(self, a: Self::V, b: Self::V) -> Self::V;
+    /// The smaller; `b` where either is NaN.
+    fn min(self, a: Self::V, b: Self::V) -> Self::V;
+    /// To the nearest integer, ties to even.
+    fn round(self, a: Self::V) -> Self::V;
+    /// `2^n` for integers `n` in -126..=127.
+    fn pow2(self, n: Self::V) -> Self::V;
+    /// Zero where `x < limit`, else `v`.
+    fn zero_below(self, x: Self::V, limit: Self::V, v: Self::V) -> Self::V;
+    /// Sum of the lanes, in a fixed order.
+    fn sum(self, v: Self::V) -> f32;
+    /// Sums of the lanes of four vectors, in the order of [`Simd::sum`].
+    fn sum4(self, v: [Self::V; 4]) -> [f32; 4];
+    /// Runs `k` with the instructions of this set enabled.
+    fn vectorize<K: Kernel>(self, k: K) -> K::Output;
+
+    /// Widens halves; `src` is at least as long as `dst`.
+    fn widen_f16<H: Half>(self, src: &[H], dst: &mut [f32]);
+    /// Widens signed bytes, each flipped by `xor` first.
+    fn widen_i8(self, src: &[u8], xor: u8, dst: &mut [f32]);
+    /// Widens nibbles less 8, the low one of a byte first; `dst` may have odd length.
+    fn widen_nibbles(self, src: &[u8], dst: &mut [f32]);
+}
+
+/// A half as memory has it: aligned, or as bytes of a file.
+pub trait Half: Copy {
+    /// Its value.
+    fn value(self) -> f32;
+}
+
+impl Half for f16 {
+    #[inline(always)]
+    fn value(self) -> f32 {
+        self.to_f32()
+    }
+}
+
+impl Half for [u8; 2] {
+    #[inline(always)]
+    fn value(self) -> f32 {
+        f16::from_le_bytes(self).to_f32()
+    }
+}
+
+/// Something to compute with vectors.
+pub trait Kernel {
+    /// What comes out.
+    type Output;
+    /// Computes. Implementations are `#[inline(always)]`, so that they are compiled anew for
+    /// each instruction set.
+    fn run<S: Simd>(self, s: S) -> Self::Output;
+}
+
+/// The instruction sets that there are kernels for.
+#[derive(Debug, Clone, Copy)]
+pub enum Isa {
+    /// AVX-512 F, BW, DQ, VL.
+    #[cfg(target_arch = "x86_64")]
+    Avx512(avx512::Avx512),
+    /// AVX2, FMA, F16C.
+    #[cfg(target_arch = "x86_64")]
+    Avx2(avx2::Avx2),
+    /// Anything else.
+    Plain(plain::Plain),
+}
+
+impl Isa {
+    /// Those that this processor has, best first.
+    pub fn available() -> Vec<Isa> {
+        let mut all = Vec::new();
+        #[cfg(target_arch = "x86_64")]
+        {
+            all.extend(avx512::Avx512::detect().map(Isa::Avx512));
+            all.extend(avx2::Avx2::detect().map(Isa::Avx2));
+        }
+        all.push(Isa::Plain(plain::Plain));
+        all
+    }
+
+    /// The best that this processor has.
+    pub fn best() -> Isa {
+        static BEST: OnceLock<Isa> = OnceLock::new();
+        *BEST.get_or_init(|| Isa::available()[0])
+    }
+
+    /// Runs `k` with this set.
+    pub fn run<K: Kernel>(self, k: K) -> K::Output {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512(s) => s.vectorize(k),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2(s) => s.vectorize(k),
+            Isa::Plain(s) => s.vectorize(k),
+        }
+    }
+}
+
+/// Runs `k` with the best instruction set.
+pub fn run<K: Kernel>(k: K) -> K::Output {
+    Isa::best().run(k)
+}
+
+/// `e^x`, within 2e-7 relative; 0 below -87.3, and at most `e^88`. NaN stays NaN.
+#[inline(always)]
+pub fn exp<S: Simd>(s: S, x: S::V) -> S::V {
+    let low = s.splat(-87.3);
+    // The second operand of max and min wins when the first is NaN: NaN passes through.
+    let clamped = s.min(s.splat(88.0), s.max(low, x));
+    let n = s.round(s.mul(clamped, s.splat(std::f32::consts::LOG2_E)));
+    // ln 2 in two parts (Cody and Waite), so that r is exact to the last bit.
+    let r = s.fma(n, s.splat(-0.693_359_4), clamped);
+    let r = s.fma(n, s.splat(2.121_944_4e-4), r);
+    // Minimax polynomial of e^r on [-ln2/2, ln2/2] (Cephes expf).
+    let mut p = s.splat(1.987_569_1e-4);
+    for c in [1.398_2e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_5e-1, 0.5] {
+        p = s.fma(p, r, s.splat(c));
+    }
+    let p = s.add(s.fma(s.mul(r, r), p, r), s.splat(1.0));
+    s.zero_below(x, low, s.mul(p, s.pow2(n)))
+}
+
+/// Applies `f` to chunks of `dst` and the same chunks of `src`; the rest goes through
+/// a zero-padded chunk, so that every element sees the same arithmetic.
+#[inline(always)]
+pub fn zip_map<S: Simd>(s: S, dst: &mut [f32], src: &[f32], f: impl Fn(S::V, S::V) -> S::V) {
+    let n = dst.len();
+    let src = &src[..n];
+    let whole = n / S::LANES * S::LANES;
+    for (d, x) in s.chunks_mut(&mut dst[..whole]).iter_mut().zip(s.chunks(&src[..whole])) {
+        let v = f(s.load(d), s.load(x));
+        s.store(v, d);
+    }
+    if whole < n {
+        let (mut d, mut x) = ([0f32; 16], [0f32; 16]);
+        d[..n - whole].copy_from_slice(&dst[whole..]);
+        x[..n - whole].copy_from_slice(&src[whole..]);
+        let v = f(s.load(&s.chunks(&d)[0]), s.load(&s.chunks(&x)[0]));
+        s.store(v, &mut s.chunks_mut(&mut d)[0]);
+        dst[whole..].copy_from_slice(&d[..n - whole]);
+    }
+}
+
+#[cfg(test)]
+mod tests;

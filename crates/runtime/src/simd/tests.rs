@@ -1,0 +1,153 @@
+use super::*;
+use proptest::prelude::*;
+
+/// Every operation once, for every instruction set.
+struct All<'a>(&'a [f32], &'a [f32], &'a [f32]);
+
+impl Kernel for All<'_> {
+    type Output = Vec<Vec<f32>>;
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) -> Vec<Vec<f32>> {
+        let All(a, b, c) = self;
+        let map = |f: &dyn Fn(S::V, S::V, S::V) -> S::V| {
+            let mut out = vec![0f32; 16];
+            let chunks = s.chunks(a).iter().zip(s.chunks(b)).zip(s.chunks(c)).zip(s.chunks_mut(&mut out));
+            for (((a, b), c), o) in chunks {
+                s.store(f(s.load(a), s.load(b), s.load(c)), o);
+            }
+            out
+        };
+        vec![
+            map(&|a, b, _| s.add(a, b)),
+            map(&|a, b, _| s.sub(a, b)),
+            map(&|a, b, _| s.mul(a, b)),
+            map(&|a, b, _| s.div(a, b)),
+            map(&|a, b, _| s.max(a, b)),
+            map(&|a, b, _| s.min(a, b)),
+            map(&|a, b, c| s.zero_below(a, b, c)),
+            map(&|a, _, _| s.round(a)),
+            map(&|a, _, _| s.pow2(s.round(a))),
+            map(&|a, b, c| s.fma(a, b, c)),
+        ]
+    }
+}
+
+struct Exp<'a>(&'a mut [f32]);
+
+impl Kernel for Exp<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        for c in s.chunks_mut(self.0) {
+            let e = exp(s, s.load(c));
+            s.store(e, c);
+        }
+    }
+}
+
+struct Widen<'a>(&'a [u8], usize);
+
+impl Kernel for Widen<'_> {
+    type Output = [Vec<f32>; 5];
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) -> [Vec<f32>; 5] {
+        let Widen(bytes, n) = self;
+        let mut out: [Vec<f32>; 5] = std::array::from_fn(|_| vec![0f32; n]);
+        let halves: Vec<f16> = bytes.as_chunks::<2>().0.iter().map(|b| f16::from_le_bytes(*b)).collect();
+        s.widen_i8(bytes, 0, &mut out[0]);
+        s.widen_i8(bytes, 0x80, &mut out[1]);
+        s.widen_nibbles(bytes, &mut out[2]);
+        s.widen_f16(bytes.as_chunks::<2>().0, &mut out[3]);
+        s.widen_f16(&halves, &mut out[4]);
+        out
+    }
+}
+
+struct Sums<'a>(&'a [f32]);
+
+impl Kernel for Sums<'_> {
+    type Output = Vec<f32>;
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) -> Vec<f32> {
+        let v: [S::V; 4] = std::array::from_fn(|i| s.load(&s.chunks(&self.0[i * 16..])[0]));
+        let mut all = s.sum4(v).to_vec();
+        all.extend(v.map(|v| s.sum(v)));
+        let plain = (0..4).map(|i| self.0[i * 16..i * 16 + S::LANES].iter().sum::<f32>());
+        all.extend(plain);
+        all
+    }
+}
+
+fn same(a: &[f32], b: &[f32]) -> bool {
+    a.iter().zip(b).all(|(a, b)| a.to_bits() == b.to_bits() || a.is_nan() && b.is_nan())
+}
+
+#[test]
+fn exp_is_near_everywhere() {
+    for isa in Isa::available() {
+        let mut x: Vec<f32> = (0..160_000).map(|i| -87.29 + i as f32 * (175.0 / 160_000.0)).collect();
+        let want: Vec<f64> = x.iter().map(|&x| f64::from(x).exp()).collect();
+        isa.run(Exp(&mut x));
+        for (got, want) in x.iter().zip(want) {
+            assert!((f64::from(*got) / want - 1.0).abs() < 2e-7, "{isa:?}: {got} {want}");
+        }
+        let mut edges = [f32::NEG_INFINITY, -1e9, -88.0, -0.0, 0.0, f32::NAN, f32::INFINITY, 200.0].repeat(2);
+        isa.run(Exp(&mut edges));
+        assert_eq!(edges[..5], [0.0, 0.0, 0.0, 1.0, 1.0]);
+        assert!(edges[5].is_nan() && edges[6] > 1e38 && edges[7] > 1e38);
+    }
+}
+
+proptest! {
+    #[test]
+    fn every_set_does_as_plain_does(
+        a in prop::collection::vec(-100f32..100.0, 16), b in prop::collection::vec(-100f32..100.0, 16),
+        c in prop::collection::vec(-100f32..100.0, 16), nan in 0usize..32,
+    ) {
+        let (mut a, b, c) = (a, b, c);
+        let plain = Isa::Plain(plain::Plain);
+        // NaN through pow2 is undefined, so it is set in operands of the others only.
+        let mut want = plain.run(All(&a, &b, &c));
+        for isa in Isa::available() {
+            let got = isa.run(All(&a, &b, &c));
+            for i in 0..9 {
+                prop_assert!(same(&got[i], &want[i]), "{isa:?} operation {i}");
+            }
+            for (i, (g, w)) in got[9].iter().zip(&want[9]).enumerate() {
+                prop_assert!((g - w).abs() <= 1e-6 * (a[i] * b[i]).abs() + 1e-6 * c[i].abs(), "{isa:?} fma");
+            }
+        }
+        if let Some(x) = a.get_mut(nan) {
+            *x = f32::NAN;
+            want = plain.run(All(&a, &b, &c));
+            for isa in Isa::available() {
+                let got = isa.run(All(&a, &b, &c));
+                (0..7).for_each(|i| assert!(same(&got[i], &want[i]), "{isa:?} operation {i} with NaN"));
+            }
+        }
+    }
+
+    #[test]
+    fn every_set_widens_as_plain_does(bytes in prop::collection::vec(any::<u8>(), 200), n in 0usize..100) {
+        let want = Isa::Plain(plain::Plain).run(Widen(&bytes, n));
+        for isa in Isa::available() {
+            let got = isa.run(Widen(&bytes, n));
+            (0..5).for_each(|i| assert!(same(&got[i], &want[i]), "{isa:?} {i} of {n}"));
+        }
+    }
+
+    #[test]
+    fn sums_of_lanes(x in prop::collection::vec(-1f32..1.0, 64)) {
+        for isa in Isa::available() {
+            let got = isa.run(Sums(&x));
+            for i in 0..4 {
+                prop_assert_eq!(got[i].to_bits(), got[4 + i].to_bits());
+                prop_assert!((got[i] - got[8 + i]).abs() < 1e-5);
+            }
+        }
+    }
+}

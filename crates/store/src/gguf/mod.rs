@@ -1,0 +1,22 @@
+//! GGUF: a bounded reader, the names and keys of its models, and the planning of new files.
+
+mod config;
+mod cursor;
+mod export;
+#[cfg(test)]
+mod export_tests;
+mod model;
+mod names;
+mod parse;
+mod pre;
+mod tokenizer;
+mod value;
+mod vocab;
+mod write;
+
+pub use export::{ExtraTensor, HfMetadata, HfSource, metadata_from_hf};
+pub use model::{GgufModel, read};
+pub use names::{ARCHITECTURES, gguf_to_hf_name, hf_to_gguf_name};
+pub use parse::{DEFAULT_ALIGNMENT, GgufFile, TensorInfo, parse};
+pub use value::{Array, Strings, Value};
+pub use write::{NAME_LIMIT, Plan, PlannedTensor};

@@ -1,0 +1,181 @@
+//! A GGUF file as a model: Hugging Face names, shapes and side files.
+
+use super::config::{self, Keys};
+use super::names::{ARCHITECTURES, block_part, gguf_to_hf_name};
+use super::parse::{GgufFile, TensorInfo, parse};
+use super::tokenizer::Vocabulary;
+use super::value::Value;
+use crate::{Bytes, DType, Error, Result, SideFile, Tensor};
+use indexmap::IndexMap;
+use schemes::{GgmlType, RowOrder};
+use std::path::Path;
+
+/// Keys under which files of a Hugging Face directory travel, word for word.
+pub(super) const VERBATIM: &str = "qconvert.hf.";
+
+/// What a GGUF file gives a [`crate::Model`].
+#[derive(Debug, Clone)]
+pub struct GgufModel {
+    /// Tensors in file order, under Hugging Face names (unknown names as they are).
+    pub tensors: IndexMap<String, Tensor>,
+    /// The string-valued metadata, without the side files.
+    pub metadata: IndexMap<String, String>,
+    /// config.json as carried in the file, or as rebuilt from its keys.
+    pub config_json: Option<serde_json::Value>,
+    /// Side files as carried in the file, or as rebuilt from its keys.
+    pub side_files: Vec<SideFile>,
+    /// Notes for the user, such as a tokenizer that could not be rebuilt.
+    pub warnings: Vec<String>,
+}
+
+/// Reads a mapped GGUF file as a model.
+///
+/// # Errors
+/// Names the key or tensor and the offset. A tokenizer or configuration that can't be
+/// rebuilt is no error but a warning.
+pub fn read(path: &Path, bytes: &Bytes) -> Result<GgufModel> {
+    let file = parse(path, bytes)?;
+    refuse_splits(path, &file)?;
+    let tensors = tensors(path, bytes, &file)?;
+    let mut warnings = Vec::new();
+    let mut side_files = verbatim(path, &file)?;
+    let carried = side_files.iter().position(|f| f.name == "config.json").map(|i| side_files.remove(i));
+    let config_json = match carried {
+        Some(f) => Some(
+            serde_json::from_slice(&f.data)
+                .map_err(|e| Error::malformed(path, format!("the key {VERBATIM}config.json is not JSON: {e}")))?,
+        ),
+        None => config::config_json(&file).map_err(|e| warnings.push(format!("no configuration: {e}"))).ok(),
+    };
+    rebuild(&file, &mut side_files, &mut warnings);
+    let metadata = file
+        .metadata
+        .into_iter()
+        .filter(|(key, _)| !key.starts_with(VERBATIM))
+        .filter_map(|(key, value)| match value {
+            Value::String(s) => Some((key, s)),
+            _ => None,
+        })
+        .collect();
+    Ok(GgufModel { tensors, metadata, config_json, side_files, warnings })
+}
+
+fn refuse_splits(path: &Path, file: &GgufFile) -> Result<()> {
+    match file.metadata.get("split.count").and_then(Value::integer) {
+        Some(n) if n > 1 => Err(Error::unsupported(
+            path,
+            format!("one of {n} parts of a split GGUF file (split.count); join them with llama-gguf-split --merge"),
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// The files that the keys carry word for word.
+fn verbatim(path: &Path, file: &GgufFile) -> Result<Vec<SideFile>> {
+    let mut out = Vec::new();
+    for (key, value) in &file.metadata {
+        let Some(name) = key.strip_prefix(VERBATIM) else { continue };
+        if !is_plain_name(name) {
+            return Err(Error::malformed(path, format!("the key {key} does not name a file")));
+        }
+        let Value::String(text) = value else {
+            return Err(Error::malformed(path, format!("the key {key} is a {}, not a string", value.type_name())));
+        };
+        out.push(SideFile { name: name.to_string(), data: Bytes::from(text.clone().into_bytes()) });
+    }
+    Ok(out)
+}
+
+/// Whether a name can become a file: it must stay in its folder on every system.
+pub(super) fn is_plain_name(name: &str) -> bool {
+    let fine = |b: u8| b.is_ascii_alphanumeric() || b"._-".contains(&b);
+    !name.is_empty() && !name.starts_with('.') && name.len() < 256 && name.bytes().all(fine)
+}
+
+/// Adds the side files that the file does not carry but its keys describe.
+fn rebuild(file: &GgufFile, side_files: &mut Vec<SideFile>, warnings: &mut Vec<String>) {
+    let has = |files: &[SideFile], name: &str| files.iter().any(|f| f.name == name);
+    let add = |files: &mut Vec<SideFile>, name: &str, data: Vec<u8>| {
+        if !has(files, name) {
+            files.push(SideFile { name: name.to_string(), data: Bytes::from(data) });
+        }
+    };
+    if !has(side_files, "tokenizer.json") {
+        match Vocabulary::read(file).and_then(|v| v.map(|v| Ok((v.tokenizer_json()?, v))).transpose()) {
+            Ok(Some((json, vocabulary))) => {
+                add(side_files, "tokenizer.json", json);
+                add(side_files, "tokenizer_config.json", pretty(&vocabulary.tokenizer_config(file)));
+                warnings.extend(vocabulary.notes);
+            }
+            Ok(None) => {}
+            Err(e) => warnings.push(format!("no tokenizer: {e}")),
+        }
+    }
+    if let Some(json) = config::generation_config(file) {
+        add(side_files, "generation_config.json", pretty(&json));
+    }
+}
+
+fn pretty(json: &serde_json::Value) -> Vec<u8> {
+    format!("{json:#}\n").into_bytes()
+}
+
+fn tensors(path: &Path, bytes: &Bytes, file: &GgufFile) -> Result<IndexMap<String, Tensor>> {
+    let known = Keys::new(file).filter(|k| ARCHITECTURES.contains(&k.arch()));
+    let mut out = IndexMap::with_capacity(file.tensors.len());
+    for info in &file.tensors {
+        let fail = |what: String| Error::tensor(path, &info.name, what);
+        let name = known.as_ref().and_then(|_| gguf_to_hf_name(&info.name)).unwrap_or_else(|| info.name.clone());
+        let order = match &known {
+            Some(keys) => row_order(keys, info).map_err(fail)?,
+            None => RowOrder::Natural,
+        };
+        let shape = info.dims.iter().rev().map(|&d| usize::try_from(d)).collect::<Result<Vec<_>, _>>();
+        let tensor = Tensor {
+            dtype: dtype(info.ggml_type),
+            shape: shape.map_err(|_| fail("a dimension does not fit this machine".into()))?,
+            data: bytes.slice(file.range(info)).ok_or_else(|| fail("lies outside the file".into()))?,
+            order,
+            file: path.to_path_buf(),
+            stored_name: info.name.clone(),
+        };
+        if out.insert(name.clone(), tensor).is_some() {
+            return Err(fail(format!("two tensors of the file are {name}")));
+        }
+    }
+    Ok(out)
+}
+
+/// Rows of q and k of the llama family are stored in the interleaved rotary order.
+fn row_order(keys: &Keys<'_>, info: &TensorInfo) -> Result<RowOrder, String> {
+    if keys.arch() != "llama" || !matches!(block_part(&info.name), Some("attn_q" | "attn_k")) {
+        return Ok(RowOrder::Natural);
+    }
+    let head_dim = usize::try_from(keys.head_dim()?).map_err(|_| "its head width does not fit this machine")?;
+    if head_dim == 0 || !head_dim.is_multiple_of(2) {
+        return Err(format!("heads of {head_dim} rows cannot be rotated"));
+    }
+    // Parts of the packed layout may be flattened: there the layout checks the rows.
+    let whole = info.name.ends_with(".weight") || info.name.ends_with(".bias");
+    match info.dims.last() {
+        Some(rows) if whole && !rows.is_multiple_of(head_dim as u64) => {
+            Err(format!("{rows} rows are no whole heads of {head_dim}"))
+        }
+        _ => Ok(RowOrder::Interleaved { head_dim }),
+    }
+}
+
+/// The plain type where there is one.
+fn dtype(ty: GgmlType) -> DType {
+    match ty {
+        GgmlType::F64 => DType::F64,
+        GgmlType::F32 => DType::F32,
+        GgmlType::F16 => DType::F16,
+        GgmlType::BF16 => DType::BF16,
+        GgmlType::I64 => DType::I64,
+        GgmlType::I32 => DType::I32,
+        GgmlType::I16 => DType::I16,
+        GgmlType::I8 => DType::I8,
+        other => DType::Ggml(other),
+    }
+}

@@ -1,0 +1,93 @@
+//! bitsandbytes: NF4 with plain or double-quantized scales, and LLM.int8's codes.
+
+use super::{Site, json_shape, table};
+use crate::{Bytes, DType, Result};
+use schemes::{
+    Grouping, IntStorage, Matrix, Nf4Absmax, Nf4Storage, Packing, ScaleArray, ScaleUse, Storage, nf4::NESTED_BLOCK,
+};
+use serde_json::{Map, Value};
+
+/// The tensor with the JSON that describes NF4 codes.
+pub(super) const NF4_STATE: &str = ".weight.quant_state.bitsandbytes__nf4";
+
+/// The same for FP4, which is refused.
+pub(super) const FP4_STATE: &str = ".weight.quant_state.bitsandbytes__fp4";
+
+/// The longest state that is read.
+const MAX_STATE: usize = 1 << 16;
+
+/// Rows and columns, from the state.
+pub(super) fn nf4_shape(site: Site<'_>) -> Result<(usize, usize)> {
+    shape_of(site, &state(site)?)
+}
+
+fn shape_of(site: Site<'_>, state: &Map<String, Value>) -> Result<(usize, usize)> {
+    json_shape(state.get("shape")).ok_or_else(|| site.bad(NF4_STATE, "shape is not two sizes"))
+}
+
+fn state(site: Site<'_>) -> Result<Map<String, Value>> {
+    if site.tensor(FP4_STATE).is_some() {
+        return Err(site.bad(FP4_STATE, "FP4 is not supported; NF4 is"));
+    }
+    let data = &site.typed(NF4_STATE, &[DType::U8])?.data;
+    if data.len() > MAX_STATE {
+        return Err(site.bad(NF4_STATE, format!("{} bytes are too many", data.len())));
+    }
+    let state: Map<String, Value> =
+        serde_json::from_slice(data).map_err(|e| site.bad(NF4_STATE, format!("is not a JSON object: {e}")))?;
+    match state.get("quant_type").and_then(Value::as_str) {
+        Some("nf4") => Ok(state),
+        other => Err(site.bad(NF4_STATE, format!("quant_type {other:?} is not nf4"))),
+    }
+}
+
+pub(super) fn nf4(site: Site<'_>) -> Result<Matrix<Bytes>> {
+    let state = state(site)?;
+    let shape = shape_of(site, &state)?;
+    let block = state.get("blocksize").and_then(Value::as_u64).filter(|b| (1..=1 << 20).contains(b));
+    let block = block.ok_or_else(|| site.bad(NF4_STATE, "blocksize is not a positive size"))? as usize;
+    let levels: [f32; 16] = table(site, ".weight.quant_map")?;
+    let absmax = match site.typed(".weight.absmax", &[DType::F32, DType::U8])? {
+        plain if plain.dtype == DType::F32 => Nf4Absmax::Plain(ScaleArray {
+            ty: schemes::FloatType::F32,
+            usage: ScaleUse::Multiply,
+            data: plain.data.clone(),
+        }),
+        nested => {
+            let number = |key: &str| state.get(key).and_then(Value::as_f64);
+            if number("nested_blocksize") != Some(NESTED_BLOCK as f64) {
+                return Err(site.bad(NF4_STATE, format!("nested_blocksize must be {NESTED_BLOCK}")));
+            }
+            let offset = number("nested_offset").map(|o| o as f32).filter(|o| o.is_finite());
+            Nf4Absmax::Nested {
+                codes: nested.data.clone(),
+                map: Box::new(table(site, ".weight.nested_quant_map")?),
+                nested: site.typed(".weight.nested_absmax", &[DType::F32])?.data.clone(),
+                offset: offset.ok_or_else(|| site.bad(NF4_STATE, "nested_offset is not a number"))?,
+            }
+        }
+    };
+    // The codes may be stored as bytes of any type (`bnb_4bit_quant_storage`).
+    let weight = site.need(".weight")?;
+    let storage = Nf4Storage { codes: weight.data.clone(), block, absmax, levels };
+    site.matrix(".weight", shape, Storage::Nf4(storage), weight.order)
+}
+
+pub(super) fn int8(site: Site<'_>) -> Result<Matrix<Bytes>> {
+    let weight = site.typed(".weight", &[DType::I8])?;
+    if let Some(format) = site.tensor(".weight_format")
+        && format.data.iter().any(|b| *b != 0)
+    {
+        return Err(site.bad(".weight_format", "only format 0 (row-major) is supported"));
+    }
+    site.typed(".SCB", &[DType::F32])?;
+    let shape = site.sides(".weight")?;
+    let storage = IntStorage {
+        packing: Packing::I8,
+        row_bytes: shape.1,
+        codes: weight.data.clone(),
+        grouping: Grouping::Row,
+        scales: site.scales(".SCB", ScaleUse::Absmax127)?,
+    };
+    site.matrix(".weight", shape, Storage::Int(storage), weight.order)
+}
