@@ -52,7 +52,12 @@ impl Calibration {
     ///
     /// # Errors
     /// [`Error::Empty`], [`Error::NotFinite`], or what the runtime says.
-    pub fn collect(model: &runtime::Transformer, tokens: &[u32], window: usize, progress: &dyn Progress) -> Result<Self, Error> {
+    pub fn collect(
+        model: &runtime::Transformer,
+        tokens: &[u32],
+        window: usize,
+        progress: &dyn Progress,
+    ) -> Result<Self, Error> {
         if tokens.is_empty() {
             return Err(Error::Empty);
         }
@@ -90,14 +95,19 @@ impl Calibration {
         let raw: Vec<(String, Vec<u8>, usize)> = self
             .modules
             .iter()
-            .map(|(name, v)| (format!("{name}.input_absmax"), v.iter().flat_map(|x| x.to_le_bytes()).collect(), v.len()))
+            .map(|(name, v)| {
+                (format!("{name}.input_absmax"), v.iter().flat_map(|x| x.to_le_bytes()).collect(), v.len())
+            })
             .collect();
         let mut views = Vec::with_capacity(raw.len());
         for (name, bytes, len) in &raw {
             let view = TensorView::new(Dtype::F32, vec![*len], bytes).map_err(|e| format(e.to_string()))?;
             views.push((name.as_str(), view));
         }
-        let metadata = HashMap::from([("format".into(), "qinspect.calibration".into()), ("version".into(), format!("{VERSION}:{}", self.tokens))]);
+        let metadata = HashMap::from([
+            ("format".into(), "qinspect.calibration".into()),
+            ("version".into(), format!("{VERSION}:{}", self.tokens)),
+        ]);
         serialize(views, Some(metadata)).map_err(|e| format(e.to_string()))
     }
 
@@ -125,7 +135,8 @@ impl Calibration {
             if tensor.dtype() != Dtype::F32 || tensor.shape().len() != 1 {
                 return Err(format!("tensor {name} is not a vector of F32"));
             }
-            let values: Vec<f32> = tensor.data().chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
+            let values: Vec<f32> =
+                tensor.data().chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
             if values.iter().any(|v| !v.is_finite() || *v < 0.0) {
                 return Err(format!("tensor {name} holds a value that is no absmax"));
             }

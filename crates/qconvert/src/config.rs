@@ -24,7 +24,8 @@ pub fn provenance(source: &Source<'_>, plan: &Plan, settings: &Settings) -> Inde
     if let Some(bytes) = settings.calibration.as_ref().and_then(|c| c.to_bytes().ok()) {
         set("qconvert.calibration_blake3", blake3::hash(&bytes).to_hex().to_string());
     }
-    let entries: Map<String, Value> = plan.weights.iter().filter_map(|w| Some((w.name.clone(), w.laid.entry.clone()?))).collect();
+    let entries: Map<String, Value> =
+        plan.weights.iter().filter_map(|w| Some((w.name.clone(), w.laid.entry.clone()?))).collect();
     if !entries.is_empty() {
         set("qconvert.tensors", Value::Object(entries).to_string());
     }

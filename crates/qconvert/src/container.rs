@@ -1,11 +1,11 @@
 //! The files of an artifact: headers planned, bytes placed, side files carried, all renamed
 //! into place at the end.
 
+use crate::Job;
 use crate::config;
 use crate::error::{Error, Result};
 use crate::layout::OutTensor;
 use crate::plan::{Plan, Source, Target};
-use crate::Job;
 use indexmap::IndexMap;
 use schemes::GgmlType;
 use store::output::{OutputDir, OutputFile};
@@ -81,11 +81,13 @@ fn by_weight(plan: &Plan, mut places: impl Iterator<Item = (usize, u64)>) -> Vec
 fn prepare_safetensors(source: &Source<'_>, plan: &Plan, job: &Job) -> Result<Artifact> {
     let mut metadata = IndexMap::from([("format".to_string(), "pt".to_string())]);
     metadata.extend(config::provenance(source, plan, &job.settings));
-    let specs: Vec<safetensors::TensorSpec> =
-        tensors(plan).map(|t| safetensors::TensorSpec { name: t.name.clone(), dtype: t.dtype, shape: t.shape.clone() }).collect();
+    let specs: Vec<safetensors::TensorSpec> = tensors(plan)
+        .map(|t| safetensors::TensorSpec { name: t.name.clone(), dtype: t.dtype, shape: t.shape.clone() })
+        .collect();
     let shards = safetensors::shard(&specs, job.settings.max_shard.unwrap_or(u64::MAX), module_of);
     let directory = OutputDir::create(&job.destination)?;
-    let mut artifact = Artifact { files: Vec::new(), patches: Vec::new(), places: Vec::new(), directory: None, bytes: 0 };
+    let mut artifact =
+        Artifact { files: Vec::new(), patches: Vec::new(), places: Vec::new(), directory: None, bytes: 0 };
     let mut places = Vec::with_capacity(specs.len());
     for (i, shard) in shards.iter().enumerate() {
         let planned = safetensors::plan(&job.destination.join(&shard.file), &specs[shard.tensors.clone()], &metadata)?;
@@ -121,7 +123,10 @@ fn module_of(name: &str) -> &str {
 fn prepare_gguf(source: &Source<'_>, plan: &Plan, job: &Job) -> Result<Artifact> {
     let path = &job.destination;
     let config = config::float_config_json(source, plan).ok_or_else(|| {
-        Error::Request(format!("{}: a GGUF file needs the model's config.json, and there is none", source.model.path.display()))
+        Error::Request(format!(
+            "{}: a GGUF file needs the model's config.json, and there is none",
+            source.model.path.display()
+        ))
     })?;
     let name = source.model.path.file_stem().map_or_else(|| "model".into(), |n| n.to_string_lossy().into_owned());
     let hf = gguf::metadata_from_hf(&gguf::HfSource {
@@ -136,11 +141,16 @@ fn prepare_gguf(source: &Source<'_>, plan: &Plan, job: &Job) -> Result<Artifact>
     metadata.extend(config::provenance(source, plan, &job.settings).into_iter().map(|(k, v)| (k, v.as_str().into())));
     let mut planned = Vec::new();
     for t in tensors(plan) {
-        let ty = t.dtype.ggml().ok_or_else(|| store::Error::tensor(path, &t.name, format!("GGUF has no type {}", t.dtype)))?;
+        let ty = t
+            .dtype
+            .ggml()
+            .ok_or_else(|| store::Error::tensor(path, &t.name, format!("GGUF has no type {}", t.dtype)))?;
         planned.push(gguf::PlannedTensor::new(t.name.clone(), ty, &t.shape));
     }
     let count = planned.len();
-    planned.extend(hf.extra.iter().map(|e| gguf::PlannedTensor::new(e.name.clone(), schemes::GgmlType::F32, &[e.values.len()])));
+    planned.extend(
+        hf.extra.iter().map(|e| gguf::PlannedTensor::new(e.name.clone(), schemes::GgmlType::F32, &[e.values.len()])),
+    );
     let layout = gguf::Plan::new(path, &metadata, &planned)?;
     let file = OutputFile::create(path, Some(layout.file_len()))?;
     file.write_all_at(layout.header(), 0)?;

@@ -18,7 +18,8 @@ pub fn gguf(path: &Path, model: &Model) -> Result<()> {
     let bytes = Bytes::map(path)?;
     let header = store::gguf::parse(path, &bytes)?;
     let data = usize::try_from(header.data_offset).unwrap_or(bytes.len()).min(bytes.len());
-    let mut container = gguf_rs::GGUFContainer::new(gguf_rs::ByteOrder::LE, Box::new(Cursor::new(bytes[4..data].to_vec())), u64::MAX);
+    let mut container =
+        gguf_rs::GGUFContainer::new(gguf_rs::ByteOrder::LE, Box::new(Cursor::new(bytes[4..data].to_vec())), u64::MAX);
     let theirs = container.decode().map_err(|e| differs(format!("gguf-rs can't read it: {e}")))?;
     let tensors = theirs.tensors();
     if tensors.len() != header.tensors.len() {
@@ -27,7 +28,10 @@ pub fn gguf(path: &Path, model: &Model) -> Result<()> {
     for (a, b) in header.tensors.iter().zip(tensors) {
         let shape: Vec<u64> = b.shape.iter().copied().take(a.dims.len()).collect();
         if a.name != b.name || a.dims != shape || a.offset != b.offset {
-            return Err(differs(format!("gguf-rs sees tensor {} {shape:?} at {}, not {} {:?} at {}", b.name, b.offset, a.name, a.dims, a.offset)));
+            return Err(differs(format!(
+                "gguf-rs sees tensor {} {shape:?} at {}, not {} {:?} at {}",
+                b.name, b.offset, a.name, a.dims, a.offset
+            )));
         }
     }
     debug_assert_eq!(model.container, store::Container::Gguf);

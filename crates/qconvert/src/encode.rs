@@ -99,7 +99,9 @@ impl Encoding {
     /// Rows of a chunk are a multiple of this, so that blocks and bytes don't straddle chunks.
     pub fn row_multiple(&self, cols: usize) -> usize {
         match self {
-            Encoding::Nf4(_) | Encoding::Nf4Nested(_) => (1..=nf4::BLOCK).find(|r| (r * cols).is_multiple_of(nf4::BLOCK)).unwrap_or(nf4::BLOCK),
+            Encoding::Nf4(_) | Encoding::Nf4Nested(_) => {
+                (1..=nf4::BLOCK).find(|r| (r * cols).is_multiple_of(nf4::BLOCK)).unwrap_or(nf4::BLOCK)
+            }
             _ => 1,
         }
     }
@@ -144,7 +146,13 @@ impl Encoding {
             }
             Encoding::Int { bits, grouping, scale, .. } => {
                 let mut rows = int::IntRows::default();
-                int::quantize_rows(values, cols, first_row, *bits, *grouping, prepass.tensor_scale, *scale, &mut rows)?;
+                let scheme = int::IntScheme {
+                    bits: *bits,
+                    grouping: *grouping,
+                    scale: *scale,
+                    tensor_scale: prepass.tensor_scale,
+                };
+                scheme.quantize(values, cols, first_row, &mut rows)?;
                 Ok(Codes::Int(rows))
             }
             Encoding::Scb => {
@@ -164,7 +172,8 @@ impl Encoding {
                 let mut rows = int::IntRows::default();
                 outlier::quantize_kept(&kept, cols - columns.len(), first_row, *scale, &mut rows)?;
                 let mut bytes = Vec::new();
-                encode_floats(FloatType::F16, &out, overflow, &mut bytes).map_err(|e| at_chunk(e, first_row, columns.len()))?;
+                encode_floats(FloatType::F16, &out, overflow, &mut bytes)
+                    .map_err(|e| at_chunk(e, first_row, columns.len()))?;
                 Ok(Codes::Outlier(rows, bytes))
             }
             Encoding::Ggml(ty) => {
@@ -180,7 +189,9 @@ impl Encoding {
 fn at_chunk(e: Error, first_row: usize, cols: usize) -> Error {
     match e {
         Error::Overflow { index, value, ty } => Error::Overflow { index: index + first_row * cols, value, ty },
-        Error::NotFinite { row: _, col, value } => Error::NotFinite { row: first_row + col / cols.max(1), col: col % cols.max(1), value },
+        Error::NotFinite { row: _, col, value } => {
+            Error::NotFinite { row: first_row + col / cols.max(1), col: col % cols.max(1), value }
+        }
         other => other,
     }
 }
@@ -191,7 +202,9 @@ impl Codes {
         match (self, encoding) {
             (Codes::Float(ty, bytes), _) => schemes::decode_floats(*ty, bytes, out),
             (Codes::Ggml(ty, bytes), _) => ggml::decode(*ty, bytes, out),
-            (Codes::Int(q), Encoding::Int { grouping, .. }) => decode_ints(q, *grouping, cols, prepass.tensor_scale, out),
+            (Codes::Int(q), Encoding::Int { grouping, .. }) => {
+                decode_ints(q, *grouping, cols, prepass.tensor_scale, out)
+            }
             (Codes::Int(q), _) => {
                 for ((row, codes), scb) in out.chunks_exact_mut(cols).zip(q.codes.chunks_exact(cols)).zip(&q.scales) {
                     row.iter_mut().zip(codes).for_each(|(o, &c)| *o = f32::from(c) * scb * schemes::INV_127);
@@ -205,7 +218,9 @@ impl Codes {
                     now.iter_mut().zip(codes).for_each(|(o, &c)| *o = nf4::LEVELS[usize::from(c)] * absmax);
                 }
             }
-            (Codes::Outlier(q, bytes), Encoding::Outlier { columns, .. }) => decode_outliers(q, bytes, columns, cols, out),
+            (Codes::Outlier(q, bytes), Encoding::Outlier { columns, .. }) => {
+                decode_outliers(q, bytes, columns, cols, out)
+            }
             (Codes::Outlier(..), _) => unreachable!("outlier codes come from an outlier encoding"),
         }
     }
@@ -214,7 +229,14 @@ impl Codes {
     ///
     /// # Errors
     /// Those of `emit`.
-    pub fn emit<E>(&self, encoding: &Encoding, rows: Range<usize>, cols: usize, prepass: &Prepass, emit: &mut Emit<'_, E>) -> Result<(), E> {
+    pub fn emit<E>(
+        &self,
+        encoding: &Encoding,
+        rows: Range<usize>,
+        cols: usize,
+        prepass: &Prepass,
+        emit: &mut Emit<'_, E>,
+    ) -> Result<(), E> {
         let first = rows.start as u64;
         match (self, encoding) {
             (Codes::Float(ty, bytes), _) => emit(0, first * (cols * ty.size()) as u64, bytes),
@@ -239,10 +261,15 @@ impl Codes {
                 let row_bytes = bytes.len() / rows.len().max(1);
                 emit(0, first * row_bytes as u64, &bytes)
             }
-            (Codes::Int(q), Encoding::Int { grouping, scale, layout: CodeLayout::Rows { packing, row_bytes }, repeat, .. }) => {
+            (
+                Codes::Int(q),
+                Encoding::Int { grouping, scale, layout: CodeLayout::Rows { packing, row_bytes }, repeat, .. },
+            ) => {
                 emit(0, first * *row_bytes as u64, &pack_rows(q, *packing, *row_bytes, cols))?;
                 match grouping {
-                    Grouping::Tensor if *repeat => emit(1, first * scale.size() as u64, &floats(*scale, &vec![prepass.tensor_scale; rows.len()])),
+                    Grouping::Tensor if *repeat => {
+                        emit(1, first * scale.size() as u64, &floats(*scale, &vec![prepass.tensor_scale; rows.len()]))
+                    }
                     Grouping::Tensor if rows.start == 0 => emit(1, 0, &floats(*scale, &[prepass.tensor_scale])),
                     Grouping::Tensor => Ok(()),
                     _ => emit(1, first * (grouping.per_row(cols) * scale.size()) as u64, &floats(*scale, &q.scales)),
@@ -291,7 +318,13 @@ fn decode_outliers(q: &int::IntRows, outliers: &[u8], columns: &[u32], cols: usi
     }
 }
 
-fn emit_nf4<E>(blocks: &nf4::Nf4Blocks, encoding: &Encoding, first: usize, prepass: &Prepass, emit: &mut Emit<'_, E>) -> Result<(), E> {
+fn emit_nf4<E>(
+    blocks: &nf4::Nf4Blocks,
+    encoding: &Encoding,
+    first: usize,
+    prepass: &Prepass,
+    emit: &mut Emit<'_, E>,
+) -> Result<(), E> {
     let mut codes = Vec::with_capacity(blocks.codes.len() / 2 + 1);
     nf4::pack(&blocks.codes, &mut codes);
     emit(0, first as u64 / 2, &codes)?;

@@ -103,9 +103,16 @@ fn plan_all(source: &Source<'_>, jobs: &[Job], wide: &HashSet<String>) -> Result
 ///
 /// # Errors
 /// When the model has no tokenizer, can't be run, or the text is empty.
-pub fn calibrate(model: &store::Model, text: &str, tokens: usize, progress: &dyn Progress) -> Result<observe::Calibration> {
+pub fn calibrate(
+    model: &store::Model,
+    text: &str,
+    tokens: usize,
+    progress: &dyn Progress,
+) -> Result<observe::Calibration> {
     let tokenizer = model.tokenizer()?;
-    let encoding = tokenizer.encode(text, false).map_err(|e| Error::Request(format!("the tokenizer refuses the calibration text: {e}")))?;
+    let encoding = tokenizer
+        .encode(text, false)
+        .map_err(|e| Error::Request(format!("the tokenizer refuses the calibration text: {e}")))?;
     let ids = encoding.get_ids();
     let device = runtime::cpu();
     let transformer = runtime::Transformer::load(model, &device)?;

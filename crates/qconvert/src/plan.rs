@@ -1,10 +1,10 @@
 //! The plan of an artifact: what becomes of each weight, found before any work.
 
+use crate::encode::Encoding;
 use crate::error::{Error, Misfit, Result};
 use crate::layout::{self, Content, Laid, Layout, OutTensor};
 use crate::rules::Rules;
 use crate::source::{self, Values, Weight};
-use crate::encode::Encoding;
 use observe::Calibration;
 use schemes::{FloatType, Overflow, RowOrder, Scheme, Storage, outlier};
 use std::collections::HashSet;
@@ -39,7 +39,14 @@ pub struct Settings {
 impl Settings {
     /// Defaults for a container.
     pub fn new(target: Target) -> Self {
-        Settings { target, layout: None, overflow: Overflow::Error, max_shard: None, rules: Rules::default(), calibration: None }
+        Settings {
+            target,
+            layout: None,
+            overflow: Overflow::Error,
+            max_shard: None,
+            rules: Rules::default(),
+            calibration: None,
+        }
     }
 }
 
@@ -103,7 +110,8 @@ impl<'a> Source<'a> {
     pub fn plan(&self, scheme: Scheme, settings: &Settings, wide: &HashSet<String>) -> Result<Plan> {
         settings.rules.check(&self.weights)?;
         check_calibration(scheme, settings)?;
-        let mut plan = Plan { scheme, target: settings.target, weights: Vec::new(), misfits: Vec::new(), notes: Vec::new() };
+        let mut plan =
+            Plan { scheme, target: settings.target, weights: Vec::new(), misfits: Vec::new(), notes: Vec::new() };
         for (index, weight) in self.weights.iter().enumerate() {
             let chosen = settings.rules.scheme_for(weight, scheme);
             match self.lay(weight, chosen, settings, wide)? {
@@ -124,7 +132,13 @@ impl<'a> Source<'a> {
         Ok(plan)
     }
 
-    fn lay(&self, weight: &Weight, scheme: Option<Scheme>, settings: &Settings, wide: &HashSet<String>) -> Result<Result<(String, RowOrder, Laid), Misfit>> {
+    fn lay(
+        &self,
+        weight: &Weight,
+        scheme: Option<Scheme>,
+        settings: &Settings,
+        wide: &HashSet<String>,
+    ) -> Result<Result<(String, RowOrder, Laid), Misfit>> {
         let (name, order) = self.place(weight, settings.target)?;
         let quantized = scheme.filter(|s| !matches!(s, Scheme::Float(_)));
         let Some(scheme) = quantized else {
@@ -144,7 +158,11 @@ impl<'a> Source<'a> {
             return Ok(Err(misfit(weight, why, "calibrate with the same model, or exclude it".into())));
         }
         if stats.is_some_and(|s| s.len() != cols) {
-            return Ok(Err(misfit(weight, "the calibration has another width".into(), "calibrate with the same model".into())));
+            return Ok(Err(misfit(
+                weight,
+                "the calibration has another width".into(),
+                "calibrate with the same model".into(),
+            )));
         }
         let columns = stats.map(|s| outlier::outlier_columns(s, outlier::THRESHOLD)).unwrap_or_default();
         let request = layout::Request {
@@ -173,13 +191,21 @@ impl<'a> Source<'a> {
         let name = gguf::hf_to_gguf_name(&weight.name).ok_or_else(|| {
             store::Error::tensor(&self.model.path, &weight.name, "has no name in GGUF; use --to safetensors")
         })?;
-        let rotary = config.family == store::Family::Llama && [".q_proj.", ".k_proj."].iter().any(|p| weight.name.contains(p));
+        let rotary =
+            config.family == store::Family::Llama && [".q_proj.", ".k_proj."].iter().any(|p| weight.name.contains(p));
         let order = if rotary { RowOrder::Interleaved { head_dim: config.head_dim } } else { RowOrder::Natural };
         Ok((name, order))
     }
 
     /// A weight that is not quantized: its bytes, or its values in a float type.
-    fn keep(&self, weight: &Weight, float: Option<FloatType>, settings: &Settings, name: &str, order: RowOrder) -> Result<Laid> {
+    fn keep(
+        &self,
+        weight: &Weight,
+        float: Option<FloatType>,
+        settings: &Settings,
+        name: &str,
+        order: RowOrder,
+    ) -> Result<Laid> {
         let stored = source::plain_dtype(weight);
         let ggml_fits = settings.target == Target::Gguf;
         let one_dim = weight.shape.len() == 1 && stored.is_some_and(|d| d.float().is_some());
@@ -205,7 +231,13 @@ impl<'a> Source<'a> {
             (Encoding::Copy, _) | (_, None) => weight.stored_bytes() as u64,
             (_, Some(size)) => (weight.len() * size) as u64,
         };
-        let tensor = OutTensor { name: name.to_string(), dtype, shape: weight.shape.clone(), bytes, content: Content::Stream(0) };
+        let tensor = OutTensor {
+            name: name.to_string(),
+            dtype,
+            shape: weight.shape.clone(),
+            bytes,
+            content: Content::Stream(0),
+        };
         Ok(Laid { layout: Layout::Plain, encoding, tensors: vec![tensor], entry: None })
     }
 }
@@ -214,7 +246,9 @@ fn check_calibration(scheme: Scheme, settings: &Settings) -> Result<()> {
     let recipe = settings.rules.recipe();
     let needed = scheme.needs_calibration() || recipe.is_some_and(|r| r.schemes().any(Scheme::needs_calibration));
     if needed && settings.calibration.is_none() {
-        return Err(Error::Request(format!("{scheme} needs activation statistics: give --calibration-text FILE (or --calibration FILE)")));
+        return Err(Error::Request(format!(
+            "{scheme} needs activation statistics: give --calibration-text FILE (or --calibration FILE)"
+        )));
     }
     Ok(())
 }
@@ -229,7 +263,10 @@ fn lay_default(target: Target, request: &layout::Request<'_>) -> Result<Laid, la
         _ => &[Layout::CompressedTensors],
     };
     if target == Target::Safetensors && matches!(request.scheme, Scheme::Ggml(_)) {
-        return Err(layout::NoFit { why: "ggml blocks have no place in safetensors".into(), instead: "use --to gguf".into() });
+        return Err(layout::NoFit {
+            why: "ggml blocks have no place in safetensors".into(),
+            instead: "use --to gguf".into(),
+        });
     }
     let mut last = None;
     for layout in order {

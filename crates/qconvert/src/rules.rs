@@ -47,7 +47,8 @@ impl Recipe {
     /// # Errors
     /// [`Error::Request`] that names the line, pattern or scheme.
     pub fn parse(text: &str) -> Result<Self> {
-        let file: RecipeFile = toml::from_str(text).map_err(|e| Error::Request(format!("recipe: {}", e.to_string().trim_end())))?;
+        let file: RecipeFile =
+            toml::from_str(text).map_err(|e| Error::Request(format!("recipe: {}", e.to_string().trim_end())))?;
         let default = file.default.as_deref().map(parse_scheme).transpose()?;
         let mut rules = Vec::with_capacity(file.rules.len());
         for rule in &file.rules {
@@ -115,7 +116,10 @@ impl Rules {
                 return Err(Error::Request(format!(
                     "pattern '{}' matches no weight; names look like '{}'",
                     pattern.glob(),
-                    weights.iter().find(|w| w.is_block_projection()).map_or("model.layers.0.mlp.down_proj", Weight::module)
+                    weights
+                        .iter()
+                        .find(|w| w.is_block_projection())
+                        .map_or("model.layers.0.mlp.down_proj", Weight::module)
                 )));
             }
         }
@@ -145,12 +149,19 @@ mod tests {
     fn weight(name: &str) -> Weight {
         let storage = Storage::Float(FloatType::F16, Bytes::from(vec![0u8; 64]));
         let matrix = Matrix::new(4, 8, storage, RowOrder::Natural).expect("fits");
-        Weight { name: format!("{name}.weight"), shape: vec![4, 8], float: Some(FloatType::F16), values: crate::source::Values::Matrix(matrix), main: String::new() }
+        Weight {
+            name: format!("{name}.weight"),
+            shape: vec![4, 8],
+            float: Some(FloatType::F16),
+            values: crate::source::Values::Matrix(matrix),
+            main: String::new(),
+        }
     }
 
     #[test]
     fn defaults_patterns_and_recipes() {
-        let (q, head, norm) = (weight("model.layers.0.self_attn.q_proj"), weight("lm_head"), weight("model.layers.0.input_layernorm"));
+        let (q, head, norm) =
+            (weight("model.layers.0.self_attn.q_proj"), weight("lm_head"), weight("model.layers.0.input_layernorm"));
         let s: Scheme = "int8-row".parse().expect("known");
         let rules = Rules::default();
         assert_eq!(rules.scheme_for(&q, s), Some(s));
@@ -160,7 +171,10 @@ mod tests {
         let recipe = "default = \"nf4\"\n[[rule]]\nmatch = \"*.q_proj\"\nscheme = \"int8-row\"\n[[rule]]\nmatch=\"lm_head\"\nscheme=\"keep\"";
         let rules = Rules::new(&[], &[], Some(Recipe::parse(recipe).expect("parses"))).expect("compiles");
         assert_eq!(rules.scheme_for(&q, s), Some(s));
-        assert_eq!(rules.scheme_for(&weight("model.layers.1.mlp.up_proj"), s), Some(Scheme::Nf4 { double_quant: false }));
+        assert_eq!(
+            rules.scheme_for(&weight("model.layers.1.mlp.up_proj"), s),
+            Some(Scheme::Nf4 { double_quant: false })
+        );
     }
 
     #[test]

@@ -64,7 +64,10 @@ impl Weight {
     /// Whether it is a linear projection inside a block: what is quantized by default.
     pub fn is_block_projection(&self) -> bool {
         let in_block = ["layers.", "blocks.", ".h."].iter().any(|p| self.name.contains(p));
-        in_block && matches!(self.values, Values::Matrix(_)) && self.name.ends_with(".weight") && !self.name.contains("norm")
+        in_block
+            && matches!(self.values, Values::Matrix(_))
+            && self.name.ends_with(".weight")
+            && !self.name.contains("norm")
     }
 
     /// Bytes as stored.
@@ -110,7 +113,13 @@ pub fn weights(model: &Model) -> Result<Vec<Weight>> {
                     _ => None,
                 };
                 let shape = vec![matrix.rows(), matrix.cols()];
-                Weight { name: format!("{module}.weight"), shape, float, values: Values::Matrix(matrix), main: name.clone() }
+                Weight {
+                    name: format!("{module}.weight"),
+                    shape,
+                    float,
+                    values: Values::Matrix(matrix),
+                    main: name.clone(),
+                }
             }
             _ => Weight {
                 name: name.clone(),
@@ -130,15 +139,15 @@ pub fn weights(model: &Model) -> Result<Vec<Weight>> {
 
 fn is_servant(model: &Model, name: &str) -> bool {
     SERVANTS.iter().any(|(suffix, mains)| {
-        name.strip_suffix(suffix).is_some_and(|base| {
-            mains.iter().any(|m| m.is_empty() || model.tensors.contains_key(&format!("{base}{m}")))
-        })
+        name.strip_suffix(suffix)
+            .is_some_and(|base| mains.iter().any(|m| m.is_empty() || model.tensors.contains_key(&format!("{base}{m}"))))
     })
 }
 
 /// The float type that most of the model's matrices have; F16 when none has any.
 pub fn main_float(weights: &[Weight]) -> FloatType {
-    let count = |ty| weights.iter().filter(|w| w.float == Some(ty) && w.shape.len() == 2).map(Weight::len).sum::<usize>();
+    let count =
+        |ty| weights.iter().filter(|w| w.float == Some(ty) && w.shape.len() == 2).map(Weight::len).sum::<usize>();
     [FloatType::F32, FloatType::BF16, FloatType::F16].into_iter().max_by_key(|&ty| count(ty)).unwrap_or(FloatType::F16)
 }
 

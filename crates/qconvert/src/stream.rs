@@ -54,7 +54,12 @@ impl From<Error> for Stop {
 ///
 /// # Errors
 /// [`Stop::Widen`] after a whole pass when f16 can't carry some scales; else the first error.
-pub fn pass(source: &Source<'_>, artifacts: &[(&Plan, &Artifact)], overflow: Overflow, progress: &dyn Progress) -> Result<Passed, Stop> {
+pub fn pass(
+    source: &Source<'_>,
+    artifacts: &[(&Plan, &Artifact)],
+    overflow: Overflow,
+    progress: &dyn Progress,
+) -> Result<Passed, Stop> {
     let total: u64 = source.weights.iter().map(|w| w.stored_bytes() as u64).sum();
     progress.start("converting", Some(total), Unit::Bytes);
     let state = State {
@@ -113,7 +118,8 @@ fn convert(weight: &Weight, jobs: &[Job<'_>], overflow: Overflow, state: &State)
             }
         }
     }
-    let (copies, encodes): (Vec<&Job<'_>>, Vec<&Job<'_>>) = jobs.iter().partition(|j| j.planned.laid.encoding == Encoding::Copy);
+    let (copies, encodes): (Vec<&Job<'_>>, Vec<&Job<'_>>) =
+        jobs.iter().partition(|j| j.planned.laid.encoding == Encoding::Copy);
     for job in copies {
         copy(stored_data(weight)?, job)?;
     }
@@ -137,7 +143,15 @@ fn convert(weight: &Weight, jobs: &[Job<'_>], overflow: Overflow, state: &State)
 }
 
 /// Converts some rows for every job and measures what each lost.
-fn chunk(weight: &Weight, view: &RowsView<'_>, rows: Range<usize>, jobs: &[&Job<'_>], prepasses: &[Prepass], overflow: Overflow, state: &State) -> Result<Vec<WeightError>> {
+fn chunk(
+    weight: &Weight,
+    view: &RowsView<'_>,
+    rows: Range<usize>,
+    jobs: &[&Job<'_>],
+    prepasses: &[Prepass],
+    overflow: Overflow,
+    state: &State,
+) -> Result<Vec<WeightError>> {
     let mut values = Vec::new();
     let mut decoded = Vec::new();
     view.decode(rows.clone(), &mut values);
@@ -156,7 +170,12 @@ fn chunk(weight: &Weight, view: &RowsView<'_>, rows: Range<usize>, jobs: &[&Job<
             other => other.map_err(|e| codec(weight, e))?,
         };
         codes.emit(encoding, rows.clone(), view.cols, prepass, &mut |stream, offset, bytes| {
-            job.planned.laid.tensors.iter().position(|t| t.content == Content::Stream(stream)).map_or(Ok(()), |t| job.sink.write(t, offset, bytes))
+            job.planned
+                .laid
+                .tensors
+                .iter()
+                .position(|t| t.content == Content::Stream(stream))
+                .map_or(Ok(()), |t| job.sink.write(t, offset, bytes))
         })?;
         if job.planned.scheme.is_some() {
             decoded.resize(values.len(), 0.0);
@@ -211,7 +230,9 @@ pub(crate) struct RowsView<'a> {
 
 impl<'a> RowsView<'a> {
     fn new(weight: &'a Weight, order: RowOrder, jobs: &[&Job<'_>]) -> Self {
-        Self::with_multiple(weight, order, |cols| jobs.iter().map(|j| j.planned.laid.encoding.row_multiple(cols)).max().unwrap_or(1))
+        Self::with_multiple(weight, order, |cols| {
+            jobs.iter().map(|j| j.planned.laid.encoding.row_multiple(cols)).max().unwrap_or(1)
+        })
     }
 
     /// A view whose chunks are multiples of what `multiple` says for the columns.

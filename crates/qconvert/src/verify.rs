@@ -24,7 +24,13 @@ pub struct Verified {
 /// # Errors
 /// [`Error::Verify`] with the first value that differs, or [`Error::CrossCheck`] when an
 /// independent GGUF reader sees other tensors.
-pub fn verify(path: &Path, source: &Source<'_>, plan: &Plan, overflow: Overflow, progress: &dyn Progress) -> Result<Verified> {
+pub fn verify(
+    path: &Path,
+    source: &Source<'_>,
+    plan: &Plan,
+    overflow: Overflow,
+    progress: &dyn Progress,
+) -> Result<Verified> {
     let artifact = store::open(path)?;
     if artifact.container == store::Container::Gguf {
         crate::cross_check::gguf(path, &artifact)?;

@@ -10,7 +10,13 @@ use store::Silent;
 mod common;
 use common::{SyntheticModel, write_model};
 
-fn check(model: &Path, scheme: Scheme, target: Target, layout: Option<Layout>, out: &Path) -> Result<(), qconvert::Error> {
+fn check(
+    model: &Path,
+    scheme: Scheme,
+    target: Target,
+    layout: Option<Layout>,
+    out: &Path,
+) -> Result<(), qconvert::Error> {
     let model = store::open(model)?;
     let source = Source::new(&model)?;
     let mut settings = Settings::new(target);
@@ -33,19 +39,35 @@ fn every_scheme_round_trips_in_its_default_and_packed_layouts() {
         let model = dir.path().join(name);
         write_model(&model, &SyntheticModel { float, ..SyntheticModel::default() });
         let mut schemes = Scheme::all();
-        schemes.extend(["f16", "bf16", "f32", "ggml-q8_0", "ggml-q4_0", "int4-g64", "int8-g32"].map(|s| s.parse::<Scheme>().expect("known")));
+        schemes.extend(
+            ["f16", "bf16", "f32", "ggml-q8_0", "ggml-q4_0", "int4-g64", "int8-g32"]
+                .map(|s| s.parse::<Scheme>().expect("known")),
+        );
         for scheme in schemes {
-            for (target, layout) in [(Target::Gguf, None), (Target::Gguf, Some(Layout::Packed)), (Target::Safetensors, None), (Target::Safetensors, Some(Layout::Packed))] {
+            for (target, layout) in [
+                (Target::Gguf, None),
+                (Target::Gguf, Some(Layout::Packed)),
+                (Target::Safetensors, None),
+                (Target::Safetensors, Some(Layout::Packed)),
+            ] {
                 let floats = matches!(scheme, Scheme::Float(_));
                 let ggml = matches!(scheme, Scheme::Ggml(_));
                 if (ggml && (target == Target::Safetensors || layout.is_some())) || (floats && layout.is_some()) {
                     continue;
                 }
-                let out = dir.path().join(format!("{name}-{scheme}-{target:?}-{}{}", layout.is_some(), if target == Target::Gguf { ".gguf" } else { "" }));
+                let out = dir.path().join(format!(
+                    "{name}-{scheme}-{target:?}-{}{}",
+                    layout.is_some(),
+                    if target == Target::Gguf { ".gguf" } else { "" }
+                ));
                 match check(&model, scheme, target, layout, &out) {
                     Ok(()) => {}
                     // 192 columns are not whole groups of 128: compressed-tensors refuses, by name.
-                    Err(qconvert::Error::Misfits(m)) if target == Target::Safetensors && layout.is_none() && scheme.to_string().ends_with("g128") => {
+                    Err(qconvert::Error::Misfits(m))
+                        if target == Target::Safetensors
+                            && layout.is_none()
+                            && scheme.to_string().ends_with("g128") =>
+                    {
                         assert!(m[0].why.contains("128") && m[0].instead.contains("packed"), "{m:?}");
                         assert!(!out.exists());
                     }
@@ -55,7 +77,8 @@ fn every_scheme_round_trips_in_its_default_and_packed_layouts() {
         }
         for scheme in ["nf4", "nf4-dq", "int8-row"] {
             let out = dir.path().join(format!("{name}-bnb-{scheme}"));
-            check(&model, scheme.parse().expect("known"), Target::Safetensors, Some(Layout::Bitsandbytes), &out).unwrap_or_else(|e| panic!("{scheme}: {e}"));
+            check(&model, scheme.parse().expect("known"), Target::Safetensors, Some(Layout::Bitsandbytes), &out)
+                .unwrap_or_else(|e| panic!("{scheme}: {e}"));
         }
     }
 }
@@ -79,7 +102,11 @@ fn same_input_same_bytes() {
 fn gguf_and_back_is_exact() {
     let dir = tempfile::tempdir().expect("temp dir");
     for float in [FloatType::F16, FloatType::BF16] {
-        let (model, gguf, back) = (dir.path().join(format!("{float}")), dir.path().join(format!("{float}.gguf")), dir.path().join(format!("{float}-back")));
+        let (model, gguf, back) = (
+            dir.path().join(format!("{float}")),
+            dir.path().join(format!("{float}.gguf")),
+            dir.path().join(format!("{float}-back")),
+        );
         write_model(&model, &SyntheticModel { float, ..SyntheticModel::default() });
         let scheme = Scheme::Float(float);
         check(&model, scheme, Target::Gguf, None, &gguf).expect("to GGUF");
@@ -97,7 +124,13 @@ fn scales_that_f16_cannot_carry_move_to_f32() {
     let dir = tempfile::tempdir().expect("temp dir");
     let model = dir.path().join("model");
     let mut rng = ChaCha8Rng::seed_from_u64(3);
-    let tiny = move |name: &str, i: usize| if name.contains("layers.1.mlp.up_proj") && i < 192 { 1e-30 * rng.random_range(0.5..1.0) } else { 0.01 * ((i * 7919 % 101) as f32 - 50.0) };
+    let tiny = move |name: &str, i: usize| {
+        if name.contains("layers.1.mlp.up_proj") && i < 192 {
+            1e-30 * rng.random_range(0.5..1.0)
+        } else {
+            0.01 * ((i * 7919 % 101) as f32 - 50.0)
+        }
+    };
     common::write_model_with(&model, &SyntheticModel { float: FloatType::F32, ..SyntheticModel::default() }, tiny);
     let scheme: Scheme = "int8-row".parse().expect("known");
     let out = dir.path().join("packed");
@@ -105,7 +138,8 @@ fn scales_that_f16_cannot_carry_move_to_f32() {
     let made = store::open(&out).expect("opens");
     let scale_type = |layer: usize| made.tensors[&format!("model.layers.{layer}.mlp.up_proj.weight.scales")].dtype;
     assert_eq!((scale_type(0), scale_type(1)), (store::DType::F16, store::DType::F32));
-    let e = check(&model, scheme, Target::Gguf, Some(Layout::Ggml), &dir.path().join("x.gguf")).expect_err("blocks have f16 scales");
+    let e = check(&model, scheme, Target::Gguf, Some(Layout::Ggml), &dir.path().join("x.gguf"))
+        .expect_err("blocks have f16 scales");
     assert!(e.to_string().contains("model.layers.1.mlp.up_proj.weight") && !dir.path().join("x.gguf").exists(), "{e}");
 }
 
@@ -113,13 +147,19 @@ fn scales_that_f16_cannot_carry_move_to_f32() {
 fn one_bad_weight_is_named_and_nothing_appears() {
     let dir = tempfile::tempdir().expect("temp dir");
     let model = dir.path().join("model");
-    let bad = |name: &str, i: usize| if name.contains("layers.1.self_attn.v_proj") && i == 192 * 3 + 5 { f32::NAN } else { 0.5 };
+    let bad = |name: &str, i: usize| {
+        if name.contains("layers.1.self_attn.v_proj") && i == 192 * 3 + 5 { f32::NAN } else { 0.5 }
+    };
     common::write_model_with(&model, &SyntheticModel::default(), bad);
     for scheme in ["int8-row", "int4-absmax", "nf4", "nf4-dq", "int4-g64"] {
         let out = dir.path().join("out");
-        let e = check(&model, scheme.parse().expect("known"), Target::Safetensors, Some(Layout::Packed), &out).expect_err("NaN");
+        let e = check(&model, scheme.parse().expect("known"), Target::Safetensors, Some(Layout::Packed), &out)
+            .expect_err("NaN");
         let text = e.to_string();
-        assert!(text.contains("model.layers.1.self_attn.v_proj.weight") && text.contains("row 3, column 5"), "{scheme}: {text}");
+        assert!(
+            text.contains("model.layers.1.self_attn.v_proj.weight") && text.contains("row 3, column 5"),
+            "{scheme}: {text}"
+        );
         assert_eq!(std::fs::read_dir(dir.path()).expect("lists").count(), 1, "only the model is there");
     }
 }

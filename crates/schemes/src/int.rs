@@ -45,49 +45,55 @@ pub fn scale_fits(unrounded: f32, ty: FloatType) -> bool {
     }
 }
 
-/// Quantizes whole rows. `tensor_scale` is the scale of the matrix for [`Grouping::Tensor`].
-///
-/// Appends to `out`. A group of zeros gets scale 0 and codes 0.
-///
-/// # Errors
-/// [`Error::NotFinite`], or [`Error::ScaleRange`] when `ty` does not carry a scale; the row
-/// counted from `first_row`.
-pub fn quantize_rows(
-    src: &[f32],
-    cols: usize,
-    first_row: usize,
-    bits: Bits,
-    grouping: Grouping,
-    tensor_scale: f32,
-    ty: FloatType,
-    out: &mut IntRows,
-) -> Result<(), Error> {
-    let start = out.codes.len();
-    out.codes.resize(start + src.len(), 0);
-    let group = match grouping {
-        Grouping::Tensor | Grouping::Row => cols,
-        Grouping::Group(n) => n,
-    };
-    if cols == 0 {
-        return Ok(());
-    }
-    for (r, (row, codes)) in src.chunks_exact(cols).zip(out.codes[start..].chunks_exact_mut(cols)).enumerate() {
-        for (g, (weights, codes)) in row.chunks(group).zip(codes.chunks_mut(group)).enumerate() {
-            let max = absmax(weights);
-            if !max.is_finite() {
-                return Err(not_finite(weights, first_row + r, g * group));
-            }
-            let scale =
-                if grouping == Grouping::Tensor { tensor_scale } else { row_scale(max, bits, ty, first_row + r)? };
-            if grouping != Grouping::Tensor {
-                out.scales.push(scale);
-            }
-            if scale != 0.0 {
-                quantize(weights, scale, f32::from(bits.qmax()), codes);
+/// How rows are quantized.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct IntScheme {
+    /// Width of a code.
+    pub bits: Bits,
+    /// Which weights share a scale.
+    pub grouping: Grouping,
+    /// Type of the scales.
+    pub scale: FloatType,
+    /// The scale of the matrix, rounded, for [`Grouping::Tensor`].
+    pub tensor_scale: f32,
+}
+
+impl IntScheme {
+    /// Quantizes whole rows of `cols` weights, the first of them number `first_row`, and
+    /// appends to `out`. A group of zeros gets scale 0 and codes 0.
+    ///
+    /// # Errors
+    /// [`Error::NotFinite`], or [`Error::ScaleRange`] when a scale's type does not carry it.
+    pub fn quantize(&self, src: &[f32], cols: usize, first_row: usize, out: &mut IntRows) -> Result<(), Error> {
+        let IntScheme { bits, grouping, scale: ty, tensor_scale } = *self;
+        let start = out.codes.len();
+        out.codes.resize(start + src.len(), 0);
+        let group = match grouping {
+            Grouping::Tensor | Grouping::Row => cols,
+            Grouping::Group(n) => n,
+        };
+        if cols == 0 {
+            return Ok(());
+        }
+        let rows = src.chunks_exact(cols).zip(out.codes[start..].chunks_exact_mut(cols));
+        for (r, (row, codes)) in rows.enumerate() {
+            for (g, (weights, codes)) in row.chunks(group).zip(codes.chunks_mut(group)).enumerate() {
+                let max = absmax(weights);
+                if !max.is_finite() {
+                    return Err(not_finite(weights, first_row + r, g * group));
+                }
+                let scale =
+                    if grouping == Grouping::Tensor { tensor_scale } else { row_scale(max, bits, ty, first_row + r)? };
+                if grouping != Grouping::Tensor {
+                    out.scales.push(scale);
+                }
+                if scale != 0.0 {
+                    quantize(weights, scale, f32::from(bits.qmax()), codes);
+                }
             }
         }
+        Ok(())
     }
-    Ok(())
 }
 
 /// bitsandbytes' rule for int8: the scale is the row's absmax itself, and the codes are
@@ -104,7 +110,7 @@ pub fn quantize_rows_scb(src: &[f32], cols: usize, first_row: usize, out: &mut I
         }
         out.scales.push(max);
         let factor = if max == 0.0 { 0.0 } else { 127.0 / max };
-        out.codes.extend(row.iter().map(|w| (((w * factor).clamp(-127.0, 127.0) + ROUND) - ROUND) as i32 as i8));
+        out.codes.extend(row.iter().map(|w| rounded((w * factor).clamp(-127.0, 127.0))));
     }
     Ok(())
 }
@@ -127,13 +133,18 @@ pub fn not_finite(weights: &[f32], row: usize, first_col: usize) -> Error {
 /// |x| < 2^22, and unlike `round_ties_even` it vectorizes on every target.
 const ROUND: f32 = 12_582_912.0;
 
+/// The nearest integer to `x` in [-127, 127], ties to even: the sum's low byte is the integer in
+/// two's complement. (A cast from float would check its range and keep loops scalar.)
+#[inline(always)]
+fn rounded(x: f32) -> i8 {
+    (x + ROUND).to_bits() as i8
+}
+
 /// `round(w / scale)`, ties to even, clamped to `[-qmax, qmax]`.
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512bw+avx512vl", "x86_64+avx2+fma"))]
 pub fn quantize(weights: &[f32], scale: f32, qmax: f32, codes: &mut [i8]) {
     for (c, w) in codes.iter_mut().zip(weights) {
-        let x = (w / scale).clamp(-qmax, qmax);
-        // SAFETY-free conversion: the value is an integer in [-127, 127] by now.
-        *c = ((x + ROUND) - ROUND) as i32 as i8;
+        *c = rounded((w / scale).clamp(-qmax, qmax));
     }
 }
 
@@ -145,7 +156,8 @@ mod tests {
     fn rows(src: &[f32], cols: usize, bits: Bits, grouping: Grouping) -> IntRows {
         let mut out = IntRows::default();
         let scale = scale_of(absmax(src), bits, FloatType::F16);
-        quantize_rows(src, cols, 0, bits, grouping, scale, FloatType::F16, &mut out).expect("finite");
+        let scheme = IntScheme { bits, grouping, scale: FloatType::F16, tensor_scale: scale };
+        scheme.quantize(src, cols, 0, &mut out).expect("finite");
         out
     }
 
@@ -165,7 +177,9 @@ mod tests {
         let mut src = vec![1.0; 12];
         src[10] = f32::NAN;
         let mut out = IntRows::default();
-        let e = quantize_rows(&src, 4, 5, Bits::Eight, Grouping::Group(2), 0.0, FloatType::F16, &mut out);
+        let scheme =
+            IntScheme { bits: Bits::Eight, grouping: Grouping::Group(2), scale: FloatType::F16, tensor_scale: 0.0 };
+        let e = scheme.quantize(&src, 4, 5, &mut out);
         assert!(matches!(e, Err(Error::NotFinite { row: 7, col: 2, .. })), "{e:?}");
     }
 

@@ -28,7 +28,7 @@ pub fn split_rows(src: &[f32], cols: usize, columns: &[u32], kept: &mut Vec<f32>
     }
 }
 
-/// Quantizes the kept columns by row; see [`int::quantize_rows`].
+/// Quantizes the kept columns by row; see [`int::IntScheme::quantize`].
 ///
 /// # Errors
 /// [`Error::NotFinite`], the column counted among the kept ones.
@@ -39,7 +39,8 @@ pub fn quantize_kept(
     ty: FloatType,
     out: &mut int::IntRows,
 ) -> Result<(), Error> {
-    int::quantize_rows(kept, kept_cols, first_row, Bits::Eight, Grouping::Row, 0.0, ty, out)
+    let scheme = int::IntScheme { bits: Bits::Eight, grouping: Grouping::Row, scale: ty, tensor_scale: 0.0 };
+    scheme.quantize(kept, kept_cols, first_row, out)
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ pub struct Args {
 
     /// Schemes, separated by commas: int8-row, int4-g128, nf4, ... or 'all'; f16, bf16 and f32
     /// too. Default: f16 with --to hf.
-    #[arg(long, value_delimiter = ',', )]
+    #[arg(long, value_delimiter = ',')]
     pub scheme: Vec<String>,
 
     /// The container: gguf, safetensors (a Hugging Face directory), or hf (the same; dequantizes to f16 unless a scheme is named).

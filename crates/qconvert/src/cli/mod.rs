@@ -27,7 +27,9 @@ pub fn main() -> ExitCode {
     let bars = report::progress::Bars::new();
     match run(&args, &bars) {
         Ok(text) => match std::io::stdout().lock().write_all(text.as_bytes()) {
-            Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => fail(&anyhow::Error::from(e).context("cannot print the result")),
+            Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => {
+                fail(&anyhow::Error::from(e).context("cannot print the result"))
+            }
             _ => ExitCode::SUCCESS,
         },
         Err(e) => {
@@ -66,7 +68,8 @@ fn run(args: &Args, progress: &dyn Progress) -> Result<String> {
     if let Some(calibration) = calibration(args, &model, progress)? {
         settings.calibration = Some(calibration);
     }
-    let jobs: Vec<Job> = jobs.into_iter().map(|(scheme, destination)| Job { scheme, settings: settings.clone(), destination }).collect();
+    let jobs: Vec<Job> =
+        jobs.into_iter().map(|(scheme, destination)| Job { scheme, settings: settings.clone(), destination }).collect();
     if args.dry_run {
         return dry_run(args, &source, &jobs);
     }
@@ -82,13 +85,21 @@ fn run(args: &Args, progress: &dyn Progress) -> Result<String> {
 
 fn present(args: &Args, source: &Source<'_>, made: &[Made]) -> String {
     let warnings = &source.model.warnings;
-    if args.json { render::made_json(source, made, args.verify, warnings) } else { render::made_table(source, made, args.verify, warnings) }
+    if args.json {
+        render::made_json(source, made, args.verify, warnings)
+    } else {
+        render::made_table(source, made, args.verify, warnings)
+    }
 }
 
 fn schemes(args: &Args) -> Result<Vec<Scheme>> {
     let mut out: Vec<Scheme> = Vec::new();
     for name in &args.scheme {
-        let more = if name == "all" { Scheme::all() } else { vec![name.parse().map_err(|e: schemes::Error| Usage(e.to_string()))?] };
+        let more = if name == "all" {
+            Scheme::all()
+        } else {
+            vec![name.parse().map_err(|e: schemes::Error| Usage(e.to_string()))?]
+        };
         out.extend(more.into_iter().filter(|s| !out.contains(s)).collect::<Vec<_>>());
     }
     if out.is_empty() {
@@ -99,7 +110,10 @@ fn schemes(args: &Args) -> Result<Vec<Scheme>> {
         }
     }
     if out.is_empty() {
-        bail!(Usage("name a scheme: --scheme int8-row, --scheme int4-g128,nf4, --scheme all (or a recipe with a default)".into()));
+        bail!(Usage(
+            "name a scheme: --scheme int8-row, --scheme int4-g128,nf4, --scheme all (or a recipe with a default)"
+                .into()
+        ));
     }
     Ok(out)
 }
@@ -120,7 +134,9 @@ fn jobs(args: &Args, schemes: &[Scheme], settings: &Settings, source: &Source<'_
                 bail!(crate::Error::Misfits(plan.misfits));
             }
         } else if args.calibration.is_none() && args.calibration_text.is_none() {
-            bail!(Usage(format!("{scheme} needs activation statistics: give --calibration-text FILE or --calibration FILE")));
+            bail!(Usage(format!(
+                "{scheme} needs activation statistics: give --calibration-text FILE or --calibration FILE"
+            )));
         }
         let output = args.output.clone().unwrap_or_default();
         let destination = match (schemes.len(), args.to) {
@@ -147,10 +163,13 @@ fn calibration(args: &Args, model: &store::Model, progress: &dyn Progress) -> Re
     }
     let Some(path) = &args.calibration_text else { return Ok(None) };
     let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-    crate::calibrate(model, &text, args.calibration_tokens, progress).with_context(|| format!("calibrating on {}", path.display())).map(Some)
+    crate::calibrate(model, &text, args.calibration_tokens, progress)
+        .with_context(|| format!("calibrating on {}", path.display()))
+        .map(Some)
 }
 
 fn dry_run(args: &Args, source: &Source<'_>, jobs: &[Job]) -> Result<String> {
-    let plans: Vec<Plan> = jobs.iter().map(|j| source.plan(j.scheme, &j.settings, &Default::default())).collect::<crate::Result<_>>()?;
+    let plans: Vec<Plan> =
+        jobs.iter().map(|j| source.plan(j.scheme, &j.settings, &Default::default())).collect::<crate::Result<_>>()?;
     Ok(if args.json { render::plans_json(source, &plans) } else { render::plans_table(source, &plans) })
 }

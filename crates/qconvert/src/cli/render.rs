@@ -135,7 +135,12 @@ pub fn plans_table(source: &Source<'_>, plans: &[Plan]) -> String {
 fn kept(source: &Source<'_>, plan: &Plan, text: &mut String) {
     let mut kinds: Vec<(String, usize)> = Vec::new();
     for w in plan.weights.iter().filter(|w| w.scheme.is_none()) {
-        let name: String = source.weights[w.index].name.split('.').map(|p| if p.bytes().all(|b| b.is_ascii_digit()) { "N" } else { p }).collect::<Vec<_>>().join(".");
+        let name: String = source.weights[w.index]
+            .name
+            .split('.')
+            .map(|p| if p.bytes().all(|b| b.is_ascii_digit()) { "N" } else { p })
+            .collect::<Vec<_>>()
+            .join(".");
         let dtype = w.laid.tensors.first().map_or_else(String::new, |t| t.dtype.to_string());
         let line = format!("{name} ({dtype})");
         match kinds.iter_mut().find(|k| k.0 == line) {
@@ -169,7 +174,11 @@ pub fn plans_json(source: &Source<'_>, plans: &[Plan]) -> String {
                     })
                 })
                 .collect();
-            let misfits: Vec<Value> = p.misfits.iter().map(|m| json!({"weight": m.weight, "shape": m.shape, "why": m.why, "instead": m.instead})).collect();
+            let misfits: Vec<Value> = p
+                .misfits
+                .iter()
+                .map(|m| json!({"weight": m.weight, "shape": m.shape, "why": m.why, "instead": m.instead}))
+                .collect();
             json!({
                 "scheme": p.scheme.to_string(),
                 "tensor_bytes": p.data_bytes(),

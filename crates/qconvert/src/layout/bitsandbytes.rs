@@ -1,6 +1,6 @@
 //! bitsandbytes: NF4 with plain or double-quantized scales, and LLM.int8.
 
-use super::{Laid, Layout, NoFit, OutTensor, Request, Content};
+use super::{Content, Laid, Layout, NoFit, OutTensor, Request};
 use crate::encode::Encoding;
 use schemes::{Bits, FloatType, Grouping, Scheme, nf4};
 use serde_json::{Value, json};
@@ -82,10 +82,16 @@ impl QuantState {
     pub fn json(&self, offset: Option<f32>) -> Vec<u8> {
         let QuantState { rows, cols, float } = self;
         let dtype = torch_name(*float);
-        let mut state = format!("{{\"quant_type\": \"nf4\", \"blocksize\": {}, \"dtype\": \"{dtype}\", \"shape\": [{rows}, {cols}]", nf4::BLOCK);
+        let mut state = format!(
+            "{{\"quant_type\": \"nf4\", \"blocksize\": {}, \"dtype\": \"{dtype}\", \"shape\": [{rows}, {cols}]",
+            nf4::BLOCK
+        );
         if let Some(offset) = offset {
             let block = nf4::NESTED_BLOCK;
-            state.push_str(&format!(", \"nested_blocksize\": {block}, \"nested_dtype\": \"float32\", \"nested_offset\": {}", f64::from(offset)));
+            state.push_str(&format!(
+                ", \"nested_blocksize\": {block}, \"nested_dtype\": \"float32\", \"nested_offset\": {}",
+                f64::from(offset)
+            ));
         }
         state.push('}');
         if offset.is_some() {

@@ -15,19 +15,29 @@ pub(super) fn lay(r: &Request<'_>) -> Result<Laid, NoFit> {
             instead: "use --layout packed (or bitsandbytes for nf4)".into(),
         });
     };
-    if let Grouping::Group(n) = grouping && !r.cols.is_multiple_of(n) {
+    if let Grouping::Group(n) = grouping
+        && !r.cols.is_multiple_of(n)
+    {
         return Err(NoFit {
             why: format!("compressed-tensors refuses groups of {n} that do not divide {} columns", r.cols),
             instead: format!("{} fit here, or --layout packed holds {}", dividing(r, bits), r.scheme),
         });
     }
     if bits == Bits::Four && r.scale == FloatType::F32 {
-        return Err(NoFit { why: "its scales need f32, and int4 there has f16".into(), instead: "--layout packed holds it".into() });
+        return Err(NoFit {
+            why: "its scales need f32, and int4 there has f16".into(),
+            instead: "--layout packed holds it".into(),
+        });
     }
     let base = r.name.strip_suffix(".weight").unwrap_or(r.name);
     // A single scale is written once for each row, as strategy `channel`: exact, and vLLM
     // takes no `tensor` strategy for weight-only.
-    let scales = OutTensor::stream(format!("{base}.weight_scale"), r.scale.into(), vec![r.rows, grouping.per_row(r.cols).max(1)], 1);
+    let scales = OutTensor::stream(
+        format!("{base}.weight_scale"),
+        r.scale.into(),
+        vec![r.rows, grouping.per_row(r.cols).max(1)],
+        1,
+    );
     let activations = !matches!(r.scheme, Scheme::Int(..));
     let (packing, row_bytes) = match (activations, bits) {
         (true, _) => (Packing::I8, r.cols),
@@ -45,7 +55,12 @@ pub(super) fn lay(r: &Request<'_>) -> Result<Laid, NoFit> {
         ]
     };
     if let (Scheme::W8A8Static, Some(scale)) = (r.scheme, r.activation_scale) {
-        tensors.push(OutTensor::constant(format!("{base}.input_scale"), DType::F32, vec![1], scale.to_le_bytes().to_vec()));
+        tensors.push(OutTensor::constant(
+            format!("{base}.input_scale"),
+            DType::F32,
+            vec![1],
+            scale.to_le_bytes().to_vec(),
+        ));
     }
     let layout = CodeLayout::Rows { packing, row_bytes };
     let encoding = Encoding::Int { bits, grouping, scale: r.scale, layout, repeat: grouping == Grouping::Tensor };
@@ -53,8 +68,16 @@ pub(super) fn lay(r: &Request<'_>) -> Result<Laid, NoFit> {
 }
 
 fn dividing(r: &Request<'_>, bits: Bits) -> String {
-    let fitting: Vec<String> = [128, 64, 32].into_iter().filter(|n| r.cols.is_multiple_of(*n)).map(|n| format!("int{}-g{n}", bits.width())).collect();
-    if fitting.is_empty() { format!("int{}-row does", bits.width()) } else { format!("int{}-row, {}", bits.width(), fitting.join(", ")) }
+    let fitting: Vec<String> = [128, 64, 32]
+        .into_iter()
+        .filter(|n| r.cols.is_multiple_of(*n))
+        .map(|n| format!("int{}-g{n}", bits.width()))
+        .collect();
+    if fitting.is_empty() {
+        format!("int{}-row does", bits.width())
+    } else {
+        format!("int{}-row, {}", bits.width(), fitting.join(", "))
+    }
 }
 
 /// The `quantization_config` of config.json. `modules` are the quantized modules with their
@@ -95,7 +118,8 @@ pub fn quantization_config(modules: &[(String, Scheme)], ignore: &[String]) -> V
 
 fn weights_args(scheme: Scheme) -> Value {
     let (bits, grouping) = scheme.int().unwrap_or((Bits::Eight, Grouping::Row));
-    let mut args = json!({"num_bits": bits.width(), "type": "int", "symmetric": true, "strategy": "channel", "dynamic": false});
+    let mut args =
+        json!({"num_bits": bits.width(), "type": "int", "symmetric": true, "strategy": "channel", "dynamic": false});
     if let Grouping::Group(n) = grouping {
         args["strategy"] = json!("group");
         args["group_size"] = json!(n);

@@ -1,6 +1,6 @@
 //! ggml blocks: integers whose groups are whole blocks, exactly, and ggml's own types.
 
-use super::{Laid, Layout, NoFit, OutTensor, Request, Content};
+use super::{Content, Laid, Layout, NoFit, OutTensor, Request};
 use crate::encode::{CodeLayout, Encoding};
 use schemes::{Bits, FloatType, GgmlType, Grouping, Scheme};
 use store::DType;
@@ -10,7 +10,9 @@ pub(super) fn lay(r: &Request<'_>) -> Result<Laid, NoFit> {
     let (ty, encoding) = match r.scheme {
         Scheme::Int(bits, grouping) => {
             let ty = if bits == Bits::Eight { GgmlType::Q8_0 } else { GgmlType::Q4_0 };
-            if let Grouping::Group(n) = grouping && !n.is_multiple_of(ty.block_len()) {
+            if let Grouping::Group(n) = grouping
+                && !n.is_multiple_of(ty.block_len())
+            {
                 return Err(no_fit(r, format!("groups of {n} are not whole blocks of {} ({ty})", ty.block_len())));
             }
             if r.scale != FloatType::F16 {
@@ -37,7 +39,9 @@ pub(super) fn lay(r: &Request<'_>) -> Result<Laid, NoFit> {
 
 fn no_fit(r: &Request<'_>, why: String) -> NoFit {
     let instead = match r.scheme {
-        Scheme::Ggml(_) if r.cols.is_multiple_of(32) => "ggml-q8_0 or ggml-q4_0 fit, or keep the weight with --exclude".into(),
+        Scheme::Ggml(_) if r.cols.is_multiple_of(32) => {
+            "ggml-q8_0 or ggml-q4_0 fit, or keep the weight with --exclude".into()
+        }
         Scheme::Ggml(_) => "keep the weight with --exclude".into(),
         _ => "--layout packed holds it".into(),
     };

@@ -141,6 +141,8 @@ pub fn lay(layout: Layout, request: &Request<'_>) -> Result<Laid, NoFit> {
         Layout::CompressedTensors => compressed_tensors::lay(request),
         Layout::Bitsandbytes => bitsandbytes::lay(request),
         Layout::Ggml => ggml_blocks::lay(request),
-        Layout::Plain => Err(NoFit { why: "plain tensors hold no quantized weight".into(), instead: "choose another layout".into() }),
+        Layout::Plain => {
+            Err(NoFit { why: "plain tensors hold no quantized weight".into(), instead: "choose another layout".into() })
+        }
     }
 }

@@ -107,7 +107,12 @@ fn byte_alphabet() -> Vec<char> {
     let mut next = 256;
     (0..256u32)
         .filter_map(|b| {
-            let c = if printable(b) { b } else { next += 1; next - 1 };
+            let c = if printable(b) {
+                b
+            } else {
+                next += 1;
+                next - 1
+            };
             char::from_u32(c)
         })
         .collect()
@@ -116,5 +121,9 @@ fn byte_alphabet() -> Vec<char> {
 /// Statistics in which every tenth column is an outlier.
 pub fn fake_calibration(source: &Source<'_>) -> Calibration {
     let modules = source.weights.iter().filter(|w| w.shape.len() == 2);
-    Calibration::new(modules.map(|w| (w.module().to_string(), (0..w.shape[1]).map(|c| if c % 10 == 3 { 8.0 } else { 1.5 }).collect())), 16)
+    Calibration::new(
+        modules
+            .map(|w| (w.module().to_string(), (0..w.shape[1]).map(|c| if c % 10 == 3 { 8.0 } else { 1.5 }).collect())),
+        16,
+    )
 }

@@ -1,7 +1,7 @@
 //! Rotary positions and the causal softmax.
 
 use super::{Real, dispatch, last_dim, values};
-use candle_core::{CpuStorage, CustomOp1, CustomOp2, Layout, Result, Shape, Tensor, bail};
+use candle_core::{CpuStorage, CustomOp1, CustomOp2, Layout, Result, Shape, Tensor, WithDType, bail};
 
 /// Softmax of `scale * x` along the last dimension, where row `r` sees columns `0..=r % columns` only.
 ///
@@ -47,7 +47,8 @@ impl CustomOp1 for CausalSoftmax {
         if rows == 0 || rows % columns != 0 {
             bail!("causal softmax: {rows} rows aren't a multiple of {columns} columns");
         }
-        let out = dispatch!(storage, T => T::to_cpu_storage_owned(self.forward::<T>(values(storage, layout)?, columns)));
+        let out =
+            dispatch!(storage, T => T::to_cpu_storage_owned(self.forward::<T>(values(storage, layout)?, columns)));
         Ok((out, layout.shape().clone()))
     }
 
@@ -129,8 +130,7 @@ impl Rotary {
         let half = self.head_dim / 2;
         let sign = if self.forward { 1.0 } else { -1.0 };
         let angles = (0..self.tokens).flat_map(|position| {
-            (0..half)
-                .map(move |i| position as f64 * self.theta.powf(-2.0 * i as f64 / self.head_dim as f64))
+            (0..half).map(move |i| position as f64 * self.theta.powf(-2.0 * i as f64 / self.head_dim as f64))
         });
         angles.map(|a| (T::from_f64(a.cos()), T::from_f64(sign * a.sin()))).unzip()
     }
@@ -144,7 +144,11 @@ impl CustomOp1 for Rotary {
     fn cpu_fwd(&self, storage: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
         let width = last_dim(layout)?;
         if self.tokens == 0 || self.head_dim == 0 || self.head_dim % 2 != 0 || width % self.head_dim != 0 {
-            bail!("rotary: rows of {width} can't be split into heads of {} at {} positions", self.head_dim, self.tokens);
+            bail!(
+                "rotary: rows of {width} can't be split into heads of {} at {} positions",
+                self.head_dim,
+                self.tokens
+            );
         }
         let out = dispatch!(storage, T => T::to_cpu_storage_owned(self.run::<T>(values(storage, layout)?, width)));
         Ok((out, layout.shape().clone()))

@@ -1,7 +1,7 @@
 //! Cross-entropy against token ids.
 
 use super::{Real, dispatch, last_dim, values};
-use candle_core::{CpuStorage, CustomOp1, CustomOp2, Layout, Result, Shape, Tensor, bail};
+use candle_core::{CpuStorage, CustomOp1, CustomOp2, Layout, Result, Shape, Tensor, WithDType, bail};
 use std::sync::Arc;
 
 /// The mean negative log-likelihood, in nats, of `targets` under `softmax(logits)`; `logits` is `[rows, vocabulary]`.

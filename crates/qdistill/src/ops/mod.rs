@@ -77,7 +77,10 @@ macro_rules! dispatch {
                 type $t = f64;
                 $body
             }
-            other => candle_core::bail!("training computes in f32 or f64, not in {:?}", candle_core::backend::BackendStorage::dtype(other)),
+            other => candle_core::bail!(
+                "training computes in f32 or f64, not in {:?}",
+                candle_core::backend::BackendStorage::dtype(other)
+            ),
         }
     };
 }

@@ -1,7 +1,7 @@
 //! Root-mean-square normalisation.
 
 use super::{Real, dispatch, last_dim, values};
-use candle_core::{CpuStorage, CustomOp2, CustomOp3, Layout, Result, Shape, Tensor, bail};
+use candle_core::{CpuStorage, CustomOp2, CustomOp3, Layout, Result, Shape, Tensor, WithDType, bail};
 
 /// `weight * x / sqrt(mean(x^2) + eps)` along the last dimension.
 pub fn rms_norm(x: &Tensor, weight: &Tensor, eps: f64) -> Result<Tensor> {

@@ -1,7 +1,7 @@
 //! The gated activation of Llama's feed-forward block.
 
 use super::{Real, dispatch, values};
-use candle_core::{CpuStorage, CustomOp2, CustomOp3, Layout, Result, Shape, Tensor, bail};
+use candle_core::{CpuStorage, CustomOp2, CustomOp3, Layout, Result, Shape, Tensor, WithDType, bail};
 
 /// `silu(gate) * up`, elementwise.
 pub fn swiglu(gate: &Tensor, up: &Tensor) -> Result<Tensor> {

@@ -309,8 +309,13 @@ fn dot<S: Simd, const T: usize>(s: S, tile: &[f32], x: [&[f32]; T]) -> [[f32; TI
     let w: [&[S::Chunk]; TILE] = std::array::from_fn(|r| &s.chunks(&tile[r * len..(r + 1) * len])[..n]);
     let x: [&[S::Chunk]; T] = x.map(|x| &s.chunks(x)[..n]);
     let mut sums = [[s.splat(0.0); TILE]; T];
+    // Plain loops: what runs inside a closure of the standard library is compiled without the
+    // vector instructions.
     for i in 0..n {
-        let v: [S::V; T] = std::array::from_fn(|t| s.load(&x[t][i]));
+        let mut v = [s.splat(0.0); T];
+        for t in 0..T {
+            v[t] = s.load(&x[t][i]);
+        }
         for r in 0..TILE {
             let w = s.load(&w[r][i]);
             for t in 0..T {
@@ -318,7 +323,11 @@ fn dot<S: Simd, const T: usize>(s: S, tile: &[f32], x: [&[f32]; T]) -> [[f32; TI
             }
         }
     }
-    sums.map(|four| s.sum4(four))
+    let mut out = [[0f32; TILE]; T];
+    for t in 0..T {
+        out[t] = s.sum4(sums[t]);
+    }
+    out
 }
 
 #[cfg(test)]

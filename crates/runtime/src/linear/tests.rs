@@ -46,7 +46,9 @@ fn storages(rows: usize, cols: usize) -> Vec<Storage<Bytes>> {
         ),
     ];
     for packing in [Packing::I8, Packing::Offset8, Packing::Nibble] {
-        for grouping in [Grouping::Tensor, Grouping::Row, Grouping::Group(128), Grouping::Group(50), Grouping::Group(32)] {
+        for grouping in
+            [Grouping::Tensor, Grouping::Row, Grouping::Group(128), Grouping::Group(50), Grouping::Group(32)]
+        {
             all.push(Storage::Int(int(rows, cols, packing, grouping, usize::from(packing == Packing::Nibble))));
         }
     }
@@ -90,7 +92,8 @@ fn reference(matrix: &Matrix<Bytes>, x: &[f32], bias: &[f32], activation: Activa
         _ => absmax / 127.0,
     };
     let round = |v: f32| if scale == 0.0 { 0.0 } else { (v / scale).round_ties_even().clamp(-127.0, 127.0) * scale };
-    let seen = |(c, v): (usize, &f32)| f64::from(if activation == Activation::Float || !kept(c) { *v } else { round(*v) });
+    let seen =
+        |(c, v): (usize, &f32)| f64::from(if activation == Activation::Float || !kept(c) { *v } else { round(*v) });
     let x: Vec<f64> = x.iter().enumerate().map(seen).collect();
     let rows = matrix.decode_all();
     let product = |w: &[f32]| w.iter().zip(&x).map(|(w, x)| f64::from(*w) * x).sum::<f64>();
@@ -139,7 +142,8 @@ fn integer_sums_are_exact() {
     // The largest codes in every place, over two blocks of columns.
     let cols = 2048;
     let codes = Bytes::from(vec![127u8; 5 * cols]);
-    let scales = ScaleArray { ty: FloatType::F32, usage: ScaleUse::Multiply, data: Bytes::from(1f32.to_le_bytes().to_vec()) };
+    let scales =
+        ScaleArray { ty: FloatType::F32, usage: ScaleUse::Multiply, data: Bytes::from(1f32.to_le_bytes().to_vec()) };
     let int = IntStorage { packing: Packing::I8, row_bytes: cols, codes, grouping: Grouping::Tensor, scales };
     let matrix = Matrix::new(5, cols, Storage::Int(int), RowOrder::Natural).expect("fits");
     let linear = Linear { matrix, bias: None, activation: Activation::Int8Static(1.0) };

@@ -372,13 +372,21 @@ fn broadcast_panel<S: Simd, const T: usize, const N: usize>(
 ) {
     let n = a[0].len();
     let a = a.map(|a| &a[..n]);
-    let mut sums: [[S::V; N]; T] = std::array::from_fn(|t| {
+    // Plain loops: what runs inside a closure of the standard library is compiled without the
+    // vector instructions.
+    let mut sums = [[s.splat(0.0); N]; T];
+    for t in 0..T {
         let row = s.chunks(&out[t * width + at..][..N * S::LANES]);
-        std::array::from_fn(|c| s.load(&row[c]))
-    });
+        for c in 0..N {
+            sums[t][c] = s.load(&row[c]);
+        }
+    }
     for (i, row) in b.chunks_exact(width).take(n).enumerate() {
         let row = s.chunks(&row[at..at + N * S::LANES]);
-        let x: [S::V; T] = std::array::from_fn(|t| s.splat(a[t][i]));
+        let mut x = [s.splat(0.0); T];
+        for t in 0..T {
+            x[t] = s.splat(a[t][i]);
+        }
         for c in 0..N {
             let v = s.load(&row[c]);
             for t in 0..T {
@@ -386,9 +394,11 @@ fn broadcast_panel<S: Simd, const T: usize, const N: usize>(
             }
         }
     }
-    for (t, sums) in sums.into_iter().enumerate() {
+    for t in 0..T {
         let row = s.chunks_mut(&mut out[t * width + at..][..N * S::LANES]);
-        sums.into_iter().zip(row).for_each(|(v, c)| s.store(v, c));
+        for c in 0..N {
+            s.store(sums[t][c], &mut row[c]);
+        }
     }
 }
 

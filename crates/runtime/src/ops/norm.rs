@@ -51,7 +51,13 @@ impl Kernel for Row<'_> {
         let rest: f32 = self.row[whole..].iter().map(|v| v * v).sum();
         let mean = (s.sum(sums) + rest) / n as f32;
         let factor = s.splat(1.0 / (mean + self.eps).sqrt());
-        simd::zip_map(s, self.row, self.weight, #[inline(always)] |x, w| s.mul(s.mul(x, factor), w));
+        simd::zip_map(
+            s,
+            self.row,
+            self.weight,
+            #[inline(always)]
+            |x, w| s.mul(s.mul(x, factor), w),
+        );
     }
 }
 

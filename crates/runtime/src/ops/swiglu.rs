@@ -36,10 +36,16 @@ impl Kernel for Row<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         let (one, zero) = (s.splat(1.0), s.splat(0.0));
-        simd::zip_map(s, self.gate, self.up, #[inline(always)] |g, u| {
-            let silu = s.div(g, s.add(one, simd::exp(s, s.sub(zero, g))));
-            s.mul(silu, u)
-        });
+        simd::zip_map(
+            s,
+            self.gate,
+            self.up,
+            #[inline(always)]
+            |g, u| {
+                let silu = s.div(g, s.add(one, simd::exp(s, s.sub(zero, g))));
+                s.mul(silu, u)
+            },
+        );
     }
 }
 

@@ -10,7 +10,8 @@ pub struct Avx2(());
 impl Avx2 {
     /// None where the processor lacks any of it.
     pub fn detect() -> Option<Self> {
-        let has = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c");
+        let has =
+            is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c");
         has.then_some(Self(()))
     }
 }

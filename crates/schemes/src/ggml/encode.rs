@@ -45,8 +45,10 @@ pub fn write_q4_0(codes: &[i8], scale_of_block: impl Fn(usize) -> f16, out: &mut
 
 /// Whether [`encode_rows`] knows the type.
 pub fn is_encodable(ty: GgmlType) -> bool {
-    matches!(ty, GgmlType::Q8_0 | GgmlType::Q4_0)
+    ty.is_encodable()
 }
+
+type Encoder = fn(&[f32], &mut Vec<u8>);
 
 /// Quantizes whole rows by ggml's own rule for the type and appends the blocks.
 ///
@@ -55,7 +57,7 @@ pub fn is_encodable(ty: GgmlType) -> bool {
 /// [`Error::ScaleRange`] when a scale overflows f16, [`Error::UnsupportedGgml`]; rows
 /// are counted from `first_row`.
 pub fn encode_rows(ty: GgmlType, src: &[f32], cols: usize, first_row: usize, out: &mut Vec<u8>) -> Result<(), Error> {
-    let (encode, divisor): (fn(&[f32], &mut Vec<u8>), f32) = match ty {
+    let (encode, divisor): (Encoder, f32) = match ty {
         GgmlType::Q8_0 => (encode_q8_0, 127.0),
         GgmlType::Q4_0 => (encode_q4_0, 8.0),
         other => return Err(Error::UnsupportedGgml(format!("{other} (encoding)"))),

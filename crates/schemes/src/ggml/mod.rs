@@ -5,7 +5,7 @@ mod encode;
 mod kquants;
 mod types;
 
-pub use encode::{is_encodable, encode_q4_0, encode_q8_0, encode_rows, write_q4_0, write_q8_0};
+pub use encode::{encode_q4_0, encode_q8_0, encode_rows, is_encodable, write_q4_0, write_q8_0};
 pub use types::GgmlType;
 
 use crate::{FloatType, decode_floats};

@@ -43,14 +43,19 @@ fn attend<E: Element>(s: Shape, sequences: usize, qkv: &[f32], store: &mut [E]) 
 
 #[test]
 fn as_in_f64_whatever_the_shape() {
-    for (heads, kv_heads, d, n, sequences) in
-        [(1, 1, 2, 1, 1), (6, 2, 16, 70, 2), (9, 3, 64, 131, 1), (4, 4, 80, 65, 2), (7, 1, 6, 129, 3), (2, 1, 128, 64, 1)]
-    {
+    for (heads, kv_heads, d, n, sequences) in [
+        (1, 1, 2, 1, 1),
+        (6, 2, 16, 70, 2),
+        (9, 3, 64, 131, 1),
+        (4, 4, 80, 65, 2),
+        (7, 1, 6, 129, 3),
+        (2, 1, 128, 64, 1),
+    ] {
         let s = shape(heads, kv_heads, d, n, 0, n);
         let qkv: Vec<f32> = values(sequences * n * s.row(), 7).iter().map(|v| v * 3.0).collect();
         let got = attend(s, sequences, &qkv, &mut vec![0f32; sequences * kv_heads * 2 * s.plane()]);
         for (i, (got, want)) in got.iter().zip(reference(s, &qkv)).enumerate() {
-            assert!((f64::from(*got) - want).abs() < 3e-6, "{s:?} {i}: {got} {want}");
+            assert!((f64::from(*got) - want).abs() < 1e-5, "{s:?} {i}: {got} {want}");
         }
     }
 }

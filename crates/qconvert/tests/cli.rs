@@ -1,0 +1,142 @@
+//! The program as a person runs it: results on stdout, one clear line and an exit code on failure.
+
+mod common;
+
+use assert_cmd::Command;
+use common::{SyntheticModel, write_model};
+use std::path::{Path, PathBuf};
+
+struct Place {
+    dir: tempfile::TempDir,
+}
+
+impl Place {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().expect("temp dir");
+        write_model(&dir.path().join("model"), &SyntheticModel::default());
+        Place { dir }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn run(&self, args: &[&str]) -> (i32, String, String) {
+        let output = Command::new(env!("CARGO_BIN_EXE_qconvert"))
+            .args(args)
+            .current_dir(self.dir.path())
+            .output()
+            .expect("runs");
+        let text = |b: &[u8]| String::from_utf8_lossy(b).into_owned();
+        (output.status.code().unwrap_or(-1), text(&output.stdout), text(&output.stderr))
+    }
+
+    /// Runs what must fail: gives the one line on stderr.
+    fn fails(&self, code: i32, args: &[&str]) -> String {
+        let before = listing(self.dir.path());
+        let (status, out, err) = self.run(args);
+        assert_eq!((status, out.as_str()), (code, ""), "{args:?}: {err}");
+        assert!(code == 2 || err.trim_end().lines().count() == 1, "one line: {err}");
+        assert_eq!(listing(self.dir.path()), before, "{args:?} leaves nothing behind");
+        err
+    }
+}
+
+fn listing(dir: &Path) -> Vec<PathBuf> {
+    let mut all: Vec<PathBuf> = std::fs::read_dir(dir).expect("lists").map(|e| e.expect("entry").path()).collect();
+    all.sort();
+    all
+}
+
+#[test]
+fn converts_verifies_and_reports() {
+    let place = Place::new();
+    let (code, out, err) =
+        place.run(&["model", "--scheme", "int8-row,int4-g32,nf4", "--to", "gguf", "-o", "out", "--verify"]);
+    assert_eq!((code, err.as_str()), (0, ""), "{out}");
+    assert!(out.contains("int4-g32") && out.contains("verified") && out.contains("ggml (14)"), "{out}");
+    assert_eq!(listing(&place.path("out")).len(), 3);
+    let (code, out, _) = place.run(&["model", "--scheme", "int4-g64", "--to", "safetensors", "-o", "ct", "--json"]);
+    let json: serde_json::Value = serde_json::from_str(&out).expect("JSON");
+    assert_eq!((code, json["artifacts"][0]["quantized_weights"].as_u64()), (0, Some(14)));
+    assert!(json["artifacts"][0]["relative_error"]["mean"].as_f64().is_some_and(|e| e > 0.05 && e < 0.2), "{out}");
+    for side in ["config.json", "tokenizer.json", "model.safetensors"] {
+        assert!(place.path("ct").join(side).is_file(), "{side}");
+    }
+}
+
+#[test]
+fn dry_run_says_what_does_not_fit_and_writes_nothing() {
+    let place = Place::new();
+    let before = listing(place.dir.path());
+    let (code, out, _) = place.run(&["model", "--scheme", "int4-g128,int8-row", "--to", "safetensors", "--dry-run"]);
+    assert_eq!((code, listing(place.dir.path())), (0, before));
+    assert!(
+        out.contains("self_attn.q_proj") && out.contains("192") && out.contains("int4-g64") && out.contains("packed"),
+        "{out}"
+    );
+}
+
+#[test]
+fn wrong_usage_exits_with_2() {
+    let place = Place::new();
+    for (args, word) in [
+        (vec!["model", "--scheme", "int5-row", "--to", "gguf", "-o", "x.gguf"], "int5-row"),
+        (vec!["model", "--scheme", "int8-row", "--to", "gguf"], "--output"),
+        (vec!["model", "--scheme", "int8-outlier", "--to", "gguf", "-o", "x.gguf"], "--calibration-text"),
+        (vec!["model", "--scheme", "int8-row", "--to", "gguf", "-o", "x.gguf", "--include", "lm_haed"], "lm_haed"),
+        (vec!["model", "--scheme", "int8-row", "--to", "gguf", "-o", "x.gguf", "--layout", "what"], "what"),
+    ] {
+        let err = place.fails(2, &args);
+        assert!(err.contains(word), "{args:?}: {err}");
+    }
+}
+
+#[test]
+fn failures_are_one_line_that_names_the_file() {
+    let place = Place::new();
+    let weights = std::fs::read(place.path("model/model.safetensors")).expect("reads");
+    let err = place.fails(1, &["nowhere", "--scheme", "int8-row", "--to", "gguf", "-o", "x.gguf"]);
+    assert!(err.contains("nowhere"), "{err}");
+    let err = place.fails(1, &["model", "--scheme", "int8-row", "--to", "gguf", "-o", "missing/x.gguf"]);
+    assert!(err.contains("missing"), "{err}");
+    let err = place.fails(1, &["model", "--scheme", "int4-g128", "--to", "safetensors", "-o", "out"]);
+    assert!(err.contains("q_proj") && err.contains("128"), "{err}");
+    for cut in [0, 4, 9, 1000, weights.len() - 1] {
+        std::fs::write(place.path("cut.safetensors"), &weights[..cut]).expect("writes");
+        let err = place.fails(1, &["cut.safetensors", "--scheme", "int8-row", "--to", "safetensors", "-o", "out"]);
+        assert!(err.contains("cut.safetensors"), "{cut}: {err}");
+    }
+}
+
+#[test]
+fn output_onto_input_is_refused() {
+    let place = Place::new();
+    let (code, ..) = place.run(&["model", "--scheme", "f16", "--to", "gguf", "-o", "m.gguf"]);
+    assert_eq!(code, 0);
+    std::fs::hard_link(place.path("m.gguf"), place.path("hard.gguf")).expect("links");
+    std::os::unix::fs::symlink("m.gguf", place.path("soft.gguf")).expect("links");
+    let before = std::fs::read(place.path("m.gguf")).expect("reads");
+    for out in ["m.gguf", "./m.gguf", "hard.gguf", "soft.gguf"] {
+        let err = place.fails(1, &["m.gguf", "--scheme", "int8-row", "--to", "gguf", "-o", out]);
+        assert!(err.contains("is the input"), "{err}");
+    }
+    for out in ["model", "model/", "."] {
+        place.fails(1, &["model", "--scheme", "int8-row", "--to", "safetensors", "--layout", "packed", "-o", out]);
+    }
+    assert_eq!(std::fs::read(place.path("m.gguf")).expect("reads"), before);
+}
+
+#[test]
+fn shards_and_an_older_artifact_are_replaced_whole() {
+    let place = Place::new();
+    for size in ["100KB", "10MB"] {
+        let (code, _, err) =
+            place.run(&["model", "--scheme", "f16", "--to", "hf", "-o", "out", "--max-shard-size", size, "--verify"]);
+        assert_eq!(code, 0, "{err}");
+        let shards =
+            listing(&place.path("out")).iter().filter(|p| p.extension().is_some_and(|e| e == "safetensors")).count();
+        assert_eq!(shards > 1, size == "100KB", "{shards} shards of {size}");
+        assert_eq!(place.path("out/model.safetensors.index.json").exists(), size == "100KB");
+    }
+}

@@ -1,0 +1,100 @@
+//! Each fused operation against the plain composition of candle's, values and gradients, in f64.
+
+use super::{causal_softmax, cross_entropy, rms_norm, rotary, swiglu};
+use candle_core::{DType, Device, Result, Tensor, Var};
+
+fn variable(seed: u64, shape: &[usize]) -> Var {
+    let count = shape.iter().product();
+    let values = crate::random::normal(&mut crate::random::stream(seed, 99), count, 1.0);
+    let tensor = Tensor::from_vec(values, shape, &Device::Cpu).and_then(|t| t.to_dtype(DType::F64));
+    tensor.and_then(|t| Var::from_tensor(&t)).expect("a fresh tensor")
+}
+
+fn flat(tensor: &Tensor) -> Vec<f64> {
+    tensor.flatten_all().and_then(|t| t.to_vec1()).expect("an f64 tensor")
+}
+
+/// The result, and the gradient of each variable under a fixed random weighting of the result.
+fn trace(vars: &[&Var], run: impl Fn() -> Result<Tensor>) -> Vec<Vec<f64>> {
+    let result = run().expect("forward");
+    let weighting = variable(1000, result.dims());
+    let total = (&result * weighting.as_detached_tensor()).and_then(|t| t.sum_all()).expect("a sum");
+    let grads = total.backward().expect("backward");
+    let mut all = vec![flat(&result)];
+    all.extend(vars.iter().map(|v| flat(grads.get(v.as_tensor()).expect("a gradient"))));
+    all
+}
+
+fn assert_same(vars: &[&Var], fused: impl Fn() -> Result<Tensor>, plain: impl Fn() -> Result<Tensor>) {
+    let (fused, plain) = (trace(vars, fused), trace(vars, plain));
+    for (which, (fused, plain)) in fused.iter().zip(&plain).enumerate() {
+        assert_eq!(fused.len(), plain.len());
+        for (f, p) in fused.iter().zip(plain) {
+            assert!((f - p).abs() < 1e-9 * (1.0 + p.abs()), "part {which}: {f} against {p}");
+        }
+    }
+}
+
+#[test]
+fn rms_norm_is_the_plain_one() {
+    let (x, w) = (variable(1, &[5, 12]), variable(2, &[12]));
+    let eps = f64::from(1e-5f32);
+    assert_same(&[&x, &w], || rms_norm(&x, &w, eps), || candle_nn::ops::rms_norm_slow(&x, &w, 1e-5));
+}
+
+#[test]
+fn causal_softmax_is_the_plain_one() {
+    let (tokens, groups) = (6, 3);
+    let x = variable(3, &[2, groups * tokens, tokens]);
+    let hidden = |i: usize| if i % tokens > (i / tokens) % tokens { f64::NEG_INFINITY } else { 0.0 };
+    let mask: Vec<f64> = (0..groups * tokens * tokens).map(hidden).collect();
+    let mask = Tensor::from_vec(mask, (1, groups * tokens, tokens), &Device::Cpu).expect("a mask");
+    let plain = || candle_nn::ops::softmax(&(x.as_tensor() * 0.3)?.broadcast_add(&mask)?, 2);
+    assert_same(&[&x], || causal_softmax(&x, 0.3), plain);
+}
+
+#[test]
+fn rotary_is_the_plain_one() {
+    let (rows, tokens, heads, width, theta) = (2, 5, 3, 8, 10_000f64);
+    let x = variable(4, &[rows * tokens, heads * width]);
+    let angle = |i: usize| (i / 4) as f64 * theta.powf(-((i % 4) as f64) / 4.0);
+    let angles = Tensor::from_vec((0..tokens * 4).map(angle).collect(), (tokens, 4), &Device::Cpu).expect("angles");
+    let (cos, sin) = (angles.cos().expect("cos"), angles.sin().expect("sin"));
+    let plain = || {
+        let x = x.reshape((rows, tokens, heads, width))?.transpose(1, 2)?;
+        let turned = candle_nn::rotary_emb::rope_slow(&x.contiguous()?, &cos, &sin)?;
+        turned.transpose(1, 2)?.reshape((rows * tokens, heads * width))
+    };
+    assert_same(&[&x], || rotary(&x, tokens, width, theta), plain);
+}
+
+#[test]
+fn swiglu_is_the_plain_one() {
+    let (gate, up) = (variable(5, &[4, 7]), variable(6, &[4, 7]));
+    assert_same(&[&gate, &up], || swiglu(&gate, &up), || gate.silu()? * up.as_tensor());
+}
+
+#[test]
+fn cross_entropy_is_the_plain_one() {
+    let logits = variable(7, &[6, 9]);
+    let targets = [0, 8, 3, 3, 1, 7];
+    let ids = Tensor::new(&targets, &Device::Cpu).expect("ids");
+    assert_same(&[&logits], || cross_entropy(&logits, &targets), || candle_nn::loss::cross_entropy(&logits, &ids));
+}
+
+#[test]
+fn misfits_are_errors() {
+    let x = variable(8, &[4, 6]);
+    let narrow = variable(9, &[5]);
+    let says = |result: Result<Tensor>, what: &str| {
+        let error = result.expect_err("a misfit").to_string();
+        assert!(error.contains(what), "{error}");
+    };
+    says(rms_norm(&x, &narrow, 1e-5), "doesn't fit");
+    says(causal_softmax(&x, 1.0), "multiple");
+    says(rotary(&x, 4, 4, 1e4), "heads of 4");
+    says(swiglu(&x, &narrow), "differ");
+    says(cross_entropy(&x, &[1, 2, 3]), "targets");
+    says(cross_entropy(&x, &[1, 2, 3, 6]), "vocabulary");
+    says(x.t().and_then(|t| rotary(&t, 6, 4, 1e4)), "contiguous");
+}

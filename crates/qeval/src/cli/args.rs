@@ -1,0 +1,243 @@
+//! The command line of qeval.
+
+use crate::{Bos, Protocol, Style};
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use std::path::PathBuf;
+
+/// Score quantized models against the checkpoint that they were made from.
+///
+/// Size, perplexity with intervals, KL divergence, a battery of facts, token agreement and
+/// speed, of any number of artifacts against one reference, in one table.
+#[derive(Debug, Parser)]
+#[command(name = "qeval", version, after_help = EXAMPLES)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+const EXAMPLES: &str = "Examples:
+  qeval sweep
+  qeval sweep models/smollm2 --html smollm2.html
+  qeval compare --reference models/smollm2 a.gguf b.gguf --corpus book.txt --tokens 2048
+  qeval perplexity model.gguf --protocol llama.cpp
+
+Exit codes: 0 all went well, 1 something failed or a row of the table is marked, 2 wrong usage.";
+
+/// What qeval does.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Compare artifacts with the checkpoint that they were made from.
+    Compare(CompareArgs),
+    /// Convert a model into every scheme and compare them all.
+    Sweep(SweepArgs),
+    /// The perplexity of one model.
+    Perplexity(PerplexityArgs),
+}
+
+/// `qeval compare`.
+#[derive(Debug, Args)]
+pub struct CompareArgs {
+    /// The checkpoint to compare with: a Hugging Face directory, a safetensors or a GGUF file.
+    #[arg(long, value_name = "MODEL")]
+    pub reference: PathBuf,
+    /// The artifacts.
+    #[arg(required = true, value_name = "ARTIFACT")]
+    pub artifacts: Vec<PathBuf>,
+    /// Texts and windows.
+    #[command(flatten)]
+    pub text: TextArgs,
+    /// What else is measured.
+    #[command(flatten)]
+    pub measure: MeasureArgs,
+    /// Output.
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+/// `qeval sweep`.
+#[derive(Debug, Args)]
+pub struct SweepArgs {
+    /// The checkpoint; by default the small model that is built into this program.
+    #[arg(value_name = "MODEL")]
+    pub model: Option<PathBuf>,
+    /// Schemes, separated by commas; 'all' for every one.
+    #[arg(long, value_delimiter = ',', default_value = "all", value_name = "SCHEME")]
+    pub scheme: Vec<String>,
+    /// Text for the schemes that need activation statistics; by default one that is built in.
+    #[arg(long, value_name = "FILE")]
+    pub calibration_text: Option<PathBuf>,
+    /// Tokens of that text to use.
+    #[arg(long, default_value_t = 2048, value_name = "N")]
+    pub calibration_tokens: usize,
+    /// Where to keep the artifacts, one folder for each scheme; by default they are removed.
+    #[arg(long, value_name = "DIR")]
+    pub keep: Option<PathBuf>,
+    /// Texts and windows.
+    #[command(flatten)]
+    pub text: TextArgs,
+    /// What else is measured.
+    #[command(flatten)]
+    pub measure: MeasureArgs,
+    /// Output.
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+/// `qeval perplexity`.
+#[derive(Debug, Args)]
+pub struct PerplexityArgs {
+    /// The model.
+    #[arg(value_name = "MODEL")]
+    pub model: PathBuf,
+    /// Texts and windows.
+    #[command(flatten)]
+    pub text: TextArgs,
+    /// Seed of the bootstrap.
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    pub seed: u64,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Texts and windows.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Text")]
+pub struct TextArgs {
+    /// A text to score (repeatable: each has its own column); by default prose that is built in.
+    #[arg(long, value_name = "FILE")]
+    pub corpus: Vec<PathBuf>,
+    /// Use only the first N tokens of each text.
+    #[arg(long, value_name = "N")]
+    pub tokens: Option<usize>,
+    /// Positions of a window.
+    #[arg(long, default_value_t = 512, value_name = "N")]
+    pub ctx: usize,
+    /// Tokens from one window to the next; by default windows don't overlap.
+    #[arg(long, value_name = "N")]
+    pub stride: Option<usize>,
+    /// Begin every window and prompt with BOS: where the tokenizer adds one, always, or never.
+    #[arg(long, value_enum, default_value_t = BosArg::Auto)]
+    pub bos: BosArg,
+    /// Which tokens of a window are scored: all that have a predecessor, or as llama-perplexity.
+    #[arg(long, value_enum, default_value_t = ProtocolArg::Default)]
+    pub protocol: ProtocolArg,
+    /// Where to compute: auto or cpu.
+    #[arg(long, default_value = "auto", value_name = "DEVICE")]
+    pub device: String,
+}
+
+impl TextArgs {
+    /// How texts become windows.
+    pub fn protocol(&self) -> Protocol {
+        Protocol {
+            style: match self.protocol {
+                ProtocolArg::Default => Style::Plain,
+                ProtocolArg::LlamaCpp => Style::LlamaCpp,
+            },
+            ctx: self.ctx,
+            stride: self.stride,
+            bos: match self.bos {
+                BosArg::Auto => Bos::Auto,
+                BosArg::Always => Bos::Always,
+                BosArg::Never => Bos::Never,
+            },
+            tokens: self.tokens,
+        }
+    }
+}
+
+/// What else is measured.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Measures")]
+pub struct MeasureArgs {
+    /// Questions: '16' or 'facts' (built in), a JSON lines file, or 'none'.
+    #[arg(long, default_value = "16", value_name = "NAME|FILE")]
+    pub battery: String,
+    /// Multiple-choice items to score by log-likelihood: a JSON lines file.
+    #[arg(long, value_name = "FILE")]
+    pub choices: Option<PathBuf>,
+    /// Don't measure speed.
+    #[arg(long)]
+    pub no_speed: bool,
+    /// Seed of the bootstrap.
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    pub seed: u64,
+}
+
+/// Output.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Output")]
+pub struct OutputArgs {
+    /// Print JSON instead of the table, or write it to a file beside it.
+    #[arg(long, num_args = 0..=1, require_equals = true, value_name = "FILE")]
+    pub json: Option<Option<PathBuf>>,
+    /// Print the table in Markdown.
+    #[arg(long)]
+    pub markdown: bool,
+    /// Print the table as CSV.
+    #[arg(long)]
+    pub csv: bool,
+    /// Also write one self-contained page with the table and plots.
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+}
+
+impl OutputArgs {
+    /// Whether JSON goes to standard output.
+    pub fn prints_json(&self) -> bool {
+        matches!(self.json, Some(None))
+    }
+
+    /// How many formats are asked for on standard output.
+    pub fn formats(&self) -> usize {
+        usize::from(self.prints_json()) + usize::from(self.markdown) + usize::from(self.csv)
+    }
+}
+
+/// `--bos`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum BosArg {
+    /// Where the tokenizer adds one.
+    Auto,
+    /// Always.
+    Always,
+    /// Never.
+    Never,
+}
+
+/// `--protocol`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum ProtocolArg {
+    /// Every token that has a predecessor in its window.
+    Default,
+    /// The second half of disjoint chunks, as llama-perplexity.
+    #[value(name = "llama.cpp")]
+    LlamaCpp,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_definition_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn json_never_takes_an_artifact_for_its_file() {
+        let parse = |args: &[&str]| Cli::try_parse_from(["qeval", "compare", "--reference", "r"].iter().chain(args));
+        let Command::Compare(args) = parse(&["--json", "a.gguf", "b.gguf"]).expect("valid").command else {
+            panic!("compare")
+        };
+        assert_eq!((args.artifacts.len(), args.output.prints_json()), (2, true));
+        let Command::Compare(args) = parse(&["--json=out.json", "a.gguf"]).expect("valid").command else {
+            panic!("compare")
+        };
+        assert_eq!(args.output.json, Some(Some(PathBuf::from("out.json"))));
+        assert!(parse(&[]).is_err(), "no artifacts");
+    }
+}

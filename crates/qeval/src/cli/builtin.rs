@@ -1,0 +1,88 @@
+//! What is built into the program: texts, questions, a small model.
+
+use crate::compare::Battery;
+use crate::{Corpus, Error, battery};
+use anyhow::{Context, Result, bail};
+use std::path::Path;
+
+/// Prose to score.
+const PROSE: &str = include_str!("../../../../corpora/prose.txt");
+
+/// Text to calibrate on; no scored text.
+pub const CALIBRATION: &str = include_str!("../../../../corpora/calibration.txt");
+
+const BATTERY_16: &str = include_str!("../../../../corpora/battery-16.jsonl");
+const BATTERY_FACTS: &str = include_str!("../../../../corpora/battery-facts.jsonl");
+
+/// The small model's files.
+const FIXTURE: &[(&str, &[u8])] = include!(concat!(env!("OUT_DIR"), "/fixture.rs"));
+
+/// The text that is scored when none is named.
+pub fn prose() -> Corpus {
+    Corpus { name: "prose.txt".into(), text: PROSE.into() }
+}
+
+/// The battery of a name or file; none for `none`.
+pub fn battery(name: &str) -> Result<Option<Battery>> {
+    let (label, path, text) = match name {
+        "none" => return Ok(None),
+        "16" => ("16", Path::new("battery-16.jsonl"), BATTERY_16.to_string()),
+        "facts" => ("facts", Path::new("battery-facts.jsonl"), BATTERY_FACTS.to_string()),
+        file => (file, Path::new(file), read(Path::new(file))?),
+    };
+    let label = Path::new(label).file_name().map_or(label.into(), |n| n.to_string_lossy().into_owned());
+    Ok(Some(Battery { name: label, items: battery::parse(path, &text)? }))
+}
+
+/// Reads a text file.
+pub fn read(path: &Path) -> Result<String> {
+    let bytes = std::fs::read(path).map_err(|e| Error::io(path, "read", e))?;
+    match String::from_utf8(bytes) {
+        Ok(text) => Ok(text),
+        Err(e) => bail!(
+            "{}: is not UTF-8 text (byte {:#04x} at offset {})",
+            path.display(),
+            e.as_bytes()[e.utf8_error().valid_up_to()],
+            e.utf8_error().valid_up_to()
+        ),
+    }
+}
+
+/// Writes the small model into a folder.
+pub fn write_fixture(folder: &Path) -> Result<()> {
+    if FIXTURE.is_empty() {
+        bail!("this build has no model of its own; name one: qeval sweep MODEL");
+    }
+    for (name, bytes) in FIXTURE {
+        let path = folder.join(name);
+        std::fs::write(&path, bytes).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::agreement;
+
+    #[test]
+    fn what_is_built_in_is_well_formed() {
+        let sixteen = battery("16").expect("well formed").expect("there");
+        let prompts: Vec<&str> = sixteen.items.iter().map(|i| i.prompt.as_str()).collect();
+        assert_eq!(prompts, agreement::PROMPTS);
+        let facts = battery("facts").expect("well formed").expect("there");
+        assert!(facts.items.len() >= 120);
+        assert_eq!(battery("none").expect("a word"), None);
+        assert!(prose().text.len() > 10_000 && !CALIBRATION.is_empty());
+    }
+
+    #[test]
+    fn files_that_are_not_text_are_refused() {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        std::fs::write(file.path(), b"ab\xff").expect("written");
+        let e = read(file.path()).expect_err("not text").to_string();
+        assert!(e.ends_with("is not UTF-8 text (byte 0xff at offset 2)"), "{e}");
+        let e = battery("no/such/file").expect_err("not there").to_string();
+        assert!(e.starts_with("no/such/file: cannot read"), "{e}");
+    }
+}

@@ -1,0 +1,101 @@
+//! The program: arguments in, scores, one report.
+
+pub mod args;
+mod builtin;
+mod page;
+mod run;
+mod sweep;
+mod table;
+mod terminal;
+
+use crate::Error;
+use args::{Cli, Command};
+use clap::Parser;
+use report::progress::Bars;
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+/// A mistake on the command line that clap can't see.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct Usage(String);
+
+/// What a run comes to.
+struct Outcome {
+    /// For standard output.
+    text: String,
+    /// Lines for standard error; any makes the exit code 1.
+    problems: Vec<String>,
+}
+
+/// Runs the program: exit code 0 when all went well, 1 on failure, 2 on wrong usage.
+pub fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(e) => {
+            // A closed pipe while printing help is no failure.
+            let _ = e.print();
+            return ExitCode::from(if e.use_stderr() { 2 } else { 0 });
+        }
+    };
+    let progress = Bars::new();
+    let outcome = match &cli.command {
+        Command::Compare(args) => run::compare(args, &progress),
+        Command::Sweep(args) => sweep::sweep(args, &progress),
+        Command::Perplexity(args) => run::perplexity(args, &progress),
+    };
+    progress.finish();
+    match outcome {
+        Ok(outcome) => print(&outcome),
+        Err(e) => fail(&e),
+    }
+}
+
+fn print(outcome: &Outcome) -> ExitCode {
+    let mut out = io::stdout().lock();
+    match out.write_all(outcome.text.as_bytes()).and_then(|()| out.flush()) {
+        Err(e) if e.kind() != io::ErrorKind::BrokenPipe => {
+            return fail(&anyhow::Error::from(e).context("cannot print the result"));
+        }
+        _ => {}
+    }
+    for problem in &outcome.problems {
+        say(problem);
+    }
+    if outcome.problems.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn fail(e: &anyhow::Error) -> ExitCode {
+    say(&message(e));
+    let usage = e.is::<Usage>() || matches!(e.downcast_ref::<Error>(), Some(Error::Protocol(_)));
+    ExitCode::from(if usage { 2 } else { 1 })
+}
+
+/// An error with its causes, each said once: many an error names its cause itself.
+fn message(e: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in e.chain().map(ToString::to_string) {
+        if !text.contains(&cause) {
+            text = if text.is_empty() { cause } else { format!("{text}: {cause}") };
+        }
+    }
+    text
+}
+
+/// One line on standard error.
+fn say(line: &str) {
+    // There is nowhere else to report that standard error is closed.
+    let _ = writeln!(io::stderr(), "qeval: {}", report::format::printable(line));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cause_is_said_once() {
+        let cause = io::Error::new(io::ErrorKind::NotFound, "not there");
+        let e = anyhow::Error::from(Error::io("a.txt", "read", cause)).context("scoring");
+        assert_eq!(message(&e), "scoring: a.txt: cannot read: not there");
+    }
+}

@@ -1,0 +1,168 @@
+//! The comparison as one self-contained page.
+
+use super::table::{self, tone};
+use crate::rows::{Comparison, Row};
+use report::chart::{Axis, Bar, BarChart, Better, Distribution, Guide, Histogram, Mark, Point, Ridge, Scale, Scatter};
+use report::format;
+use report::page::{Fact, Page, Section};
+
+/// Below this divergence, a token counts as not moved at all: arithmetic alone can do that.
+const FLOOR: f64 = 1e-7;
+
+/// Beyond this multiple of the reference's perplexity, a point is only named at the plot's edge.
+const CROPPED: f64 = 3.0;
+
+/// The page.
+pub fn page(comparison: &Comparison) -> Result<Page, report::Error> {
+    let table = table::table(comparison)?;
+    let mut notes = table.notes.clone();
+    let shown = report::table::Table { title: String::new(), notes: Vec::new(), ..table };
+    let mut size = Section::new("Quality and size");
+    if let Some(text) = comparison.corpora.first() {
+        size = size
+            .chart(
+                &front(comparison, Axis::log("Perplexity (lower is better), log scale")),
+                format!(
+                    "On `{}`, with 95% intervals; the line joins what nothing beats in both directions.",
+                    text.name
+                ),
+            )
+            .chart(&cropped(comparison), "The same points, the axis cut off where differences would be lost.");
+    }
+    let mut sections = vec![Section::new("The table").table(shown), size];
+    let mut tokens = Section::new("Token by token");
+    if let Some(chart) = divergence(comparison) {
+        tokens = tokens.chart(
+            &chart,
+            format!("Share of tokens at each divergence from the reference; those below {FLOOR:e} are left out."),
+        );
+    }
+    tokens = tokens.chart(&agreement(comparison), "Intervals of 95%, clustered by prompt.");
+    sections.push(tokens);
+    let mut method = Section::new("How it was measured");
+    for note in notes.drain(..) {
+        method = method.prose(note);
+    }
+    sections.push(method);
+    Ok(Page {
+        title: format!("Quantized forms of {}", comparison.reference),
+        lead: lead(comparison),
+        facts: facts(comparison),
+        sections,
+        footnotes: Vec::new(),
+        colophon: format!("Made by {}.", comparison.tool),
+    })
+}
+
+fn lead(comparison: &Comparison) -> String {
+    let good = |row: &&Row| row.verdict == crate::verdict::Verdict::Indistinguishable;
+    let smallest = comparison.rows.iter().filter(good).min_by(|a, b| a.size_bytes.cmp(&b.size_bytes));
+    let count = comparison.rows.len().saturating_sub(1);
+    match smallest {
+        Some(row) => format!(
+            "{count} artifacts against one reference. The smallest that is indistinguishable from it on these tokens is `{}`, at {} bits per weight.",
+            row.scheme,
+            format::fixed(row.bpw, 2)
+        ),
+        None => format!("{count} artifacts against one reference. None is indistinguishable from it on these tokens."),
+    }
+}
+
+fn facts(comparison: &Comparison) -> Vec<Fact> {
+    let mut facts = vec![Fact::new("Reference", comparison.reference.clone())];
+    if let Some(reference) = comparison.rows.first() {
+        let weights =
+            format!("{} ({} weights)", format::bytes(reference.size_bytes), format::count(reference.parameters));
+        facts.push(Fact::new("Size", weights));
+    }
+    for corpus in &comparison.corpora {
+        facts.push(Fact::new(
+            corpus.name.clone(),
+            format!("{} tokens scored", format::count(corpus.tokens_scored as u64)),
+        ));
+    }
+    facts.push(Fact::new("Window", format!("{} positions", comparison.protocol.ctx)));
+    facts
+}
+
+/// The series of a plot by the width of codes.
+fn series(row: &Row) -> usize {
+    match row.bpw {
+        bits if bits > 10.0 => 2,
+        bits if bits > 6.0 => 0,
+        _ => 1,
+    }
+}
+
+fn front(comparison: &Comparison, y: Axis) -> Scatter {
+    let point = |row: &Row| {
+        let perplexity = row.scores.perplexity?;
+        let point = Point::new(row.scheme.clone(), row.bpw, perplexity.value).series(series(row));
+        Some(match perplexity.ci95 {
+            Some(i) => point.interval(i.0, i.1),
+            None => point,
+        })
+    };
+    let reference = comparison.rows.first().and_then(|r| r.scores.perplexity);
+    Scatter {
+        title: "Perplexity against bits per weight".into(),
+        x: Axis::linear("Bits per quantized weight"),
+        y,
+        series: vec!["8 bits".into(), "4 bits".into(), "16 bits and more".into()],
+        points: comparison.rows.iter().filter_map(point).collect(),
+        front: Some(Better::Lower),
+        guides: reference.map(|p| Guide { label: "reference".into(), at: p.value }).into_iter().collect(),
+    }
+}
+
+fn cropped(comparison: &Comparison) -> Scatter {
+    let axis = Axis::linear("Perplexity (lower is better)");
+    let reference = comparison.rows.first().and_then(|r| r.scores.perplexity);
+    match reference {
+        Some(p) => front(comparison, axis.to(CROPPED * p.value)),
+        None => front(comparison, axis),
+    }
+}
+
+fn divergence(comparison: &Comparison) -> Option<Ridge> {
+    let of = |row: &Row| -> Vec<f64> { row.scores.divergences.iter().copied().filter(|&k| k >= FLOOR).collect() };
+    let values: Vec<(&Row, Vec<f64>)> =
+        comparison.rows.iter().map(|r| (r, of(r))).filter(|(_, v)| !v.is_empty()).collect();
+    let ends = |f: fn(f64, f64) -> f64| values.iter().flat_map(|v| &v.1).copied().reduce(f);
+    let range = (ends(f64::min)?, ends(f64::max)?);
+    let series = values.iter().filter_map(|(row, values)| {
+        let kl = row.scores.kl?;
+        let mark = |name: &str, at: f64| Mark { name: name.into(), at };
+        Some(Distribution {
+            name: row.scheme.clone(),
+            histogram: Histogram::within(values, 48, Scale::Log, range),
+            marks: vec![mark("mean", kl.mean), mark("99th percentile", kl.p99)],
+        })
+    });
+    Some(Ridge {
+        title: "KL divergence from the reference, token by token".into(),
+        axis: Axis::log("KL divergence in nats, log scale"),
+        series: series.collect(),
+        own_heights: true,
+    })
+}
+
+fn agreement(comparison: &Comparison) -> BarChart {
+    let total = comparison.rows.iter().find_map(|r| Some(r.agreement.as_ref()?.total)).unwrap_or(0);
+    let bar = |row: &Row| {
+        let a = row.agreement.as_ref()?;
+        Some(Bar {
+            label: row.scheme.clone(),
+            value: a.agree as f64 / a.total as f64,
+            interval: a.ci95.map(|i| (i.0, i.1)),
+            text: format!("{}/{}", a.agree, a.total),
+            tone: tone(row.verdict),
+        })
+    };
+    BarChart {
+        title: "Greedy tokens that agree with the reference".into(),
+        axis: Axis::linear(format!("Share of {total} tokens")).from(0.0).to(1.0),
+        bars: comparison.rows.iter().filter_map(bar).collect(),
+        guide: None,
+    }
+}

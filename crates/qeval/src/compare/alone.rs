@@ -1,0 +1,94 @@
+//! The perplexity of one model, without a reference.
+
+use super::Subject;
+use super::texts::{bits_per_byte, mean};
+use crate::rows::{CorpusInfo, Measured, VERSION};
+use crate::stats::{BLOCK, Bootstrap, block_sums};
+use crate::{Corpus, Protocol, Result, score};
+use serde::Serialize;
+use store::Progress;
+
+/// The perplexity of one model on any number of texts.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Perplexities {
+    /// Version of this structure.
+    pub version: u32,
+    /// The program and its version.
+    pub tool: String,
+    /// The model.
+    pub model: String,
+    /// How texts become windows.
+    pub protocol: Protocol,
+    /// One entry for each text.
+    pub corpora: Vec<CorpusPerplexity>,
+    /// How the intervals come about.
+    pub method: String,
+    /// What a reader should know of the model.
+    pub notes: Vec<String>,
+}
+
+/// The perplexity on one text.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct CorpusPerplexity {
+    /// The text and its rule.
+    #[serde(flatten)]
+    pub info: CorpusInfo,
+    /// exp(mean loss).
+    pub perplexity: Measured,
+    /// Total loss in bits over the bytes of the scored tokens.
+    pub bits_per_byte: f64,
+}
+
+impl Perplexities {
+    /// The JSON, with line breaks.
+    ///
+    /// # Errors
+    /// When serialization fails, which the types rule out.
+    pub fn to_json(&self) -> Result<String, serde_json::Error> {
+        Ok(serde_json::to_string_pretty(self)? + "\n")
+    }
+}
+
+/// Scores one model on some texts.
+///
+/// # Errors
+/// When a text or protocol makes no sense, or the model fails or computes NaN or Inf.
+pub fn perplexity(
+    subject: &Subject<'_>,
+    corpora: &[Corpus],
+    protocol: &Protocol,
+    seed: u64,
+    progress: &dyn Progress,
+) -> Result<Perplexities> {
+    let bootstrap = Bootstrap::new(seed);
+    let cuts = corpora.iter().map(|c| subject.encoder.windows(c, protocol)).collect::<Result<Vec<_>>>()?;
+    let mut out = Vec::with_capacity(corpora.len());
+    for (corpus, cut) in corpora.iter().zip(&cuts) {
+        let nll = score::losses((&subject.artifact, subject.model), &cut.windows.windows, progress)?.nll;
+        let blocks = |values: &[f64]| block_sums(values, &cut.windows.lengths(), BLOCK);
+        let interval = bootstrap.ratios(&[&blocks(&nll)], &blocks(&vec![1.0; nll.len()])).into_iter().next().flatten();
+        out.push(CorpusPerplexity {
+            info: CorpusInfo {
+                name: corpus.name.clone(),
+                rule: cut.windows.rule.clone(),
+                tokens_scored: cut.windows.scored(),
+                bytes_scored: cut.bytes,
+            },
+            perplexity: Measured { value: mean(&nll).exp(), ci95: interval.map(|i| i.map(f64::exp)) },
+            bits_per_byte: bits_per_byte(&nll, cut.bytes),
+        });
+    }
+    Ok(Perplexities {
+        version: VERSION,
+        tool: concat!("qeval ", env!("CARGO_PKG_VERSION")).into(),
+        model: subject.artifact.clone(),
+        protocol: *protocol,
+        corpora: out,
+        method: format!(
+            "Interval (95%): block bootstrap over blocks of {BLOCK} neighbouring tokens within windows, {} resamples, \
+             expanded percentiles, seed {seed}.",
+            bootstrap.resamples
+        ),
+        notes: subject.warnings.clone(),
+    })
+}

@@ -1,0 +1,136 @@
+//! Scores on one text.
+
+use super::{Contestant, Request, score};
+use crate::rows::{Change, Kl, Measured, TextScores};
+use crate::score::{Divergences, Losses, Problem};
+use crate::stats::{BLOCK, Bootstrap, Interval, block_sums, quantile};
+use crate::text::Cut;
+use crate::{Corpus, Result};
+use store::Progress;
+
+/// Scores every contestant on a text and adds the result to its row.
+pub(super) fn score(
+    first: &mut Contestant<'_>,
+    others: &mut [Contestant<'_>],
+    corpus: &Corpus,
+    cut: &Cut,
+    request: &Request,
+    bootstrap: &Bootstrap,
+    progress: &dyn Progress,
+) -> Result<()> {
+    let paired: Vec<usize> = (0..others.len()).filter(|&i| others[i].is_paired()).collect();
+    let models: Vec<_> = paired.iter().map(|&i| others[i].subject.model).collect();
+    let reference = (first.subject.artifact.as_str(), first.subject.model);
+    let scores = score::score(reference, &models, &cut.windows.windows, progress)?;
+
+    let table = Table::new(cut, &scores.reference, bootstrap);
+    let mut finished = Vec::new();
+    for (&at, result) in paired.iter().zip(&scores.artifacts) {
+        match result {
+            Ok(scores) => finished.push((at, scores)),
+            Err(problem) => {
+                let problem = Problem { corpus: Some(corpus.name.clone()), ..problem.clone() };
+                others[at].row.problem = Some(problem.to_string());
+            }
+        }
+    }
+    let (known, results) = table.scores(&finished.iter().map(|f| f.1).collect::<Vec<_>>());
+    first.row.corpora.push(known);
+    let mut results: Vec<(usize, TextScores)> = finished.iter().map(|f| f.0).zip(results).collect();
+    for (at, other) in others.iter_mut().enumerate() {
+        let own = results.iter().position(|r| r.0 == at).map(|i| results.swap_remove(i).1);
+        let scores = match own {
+            Some(scores) => scores,
+            None if other.row.not_comparable.is_some() => alone(other, corpus, cut, request, progress),
+            None => TextScores::default(),
+        };
+        other.row.corpora.push(scores);
+    }
+    Ok(())
+}
+
+/// Bits per byte of a model with another tokenizer, on the same stretch of text.
+fn alone(
+    other: &mut Contestant<'_>,
+    corpus: &Corpus,
+    cut: &Cut,
+    request: &Request,
+    progress: &dyn Progress,
+) -> TextScores {
+    let text = corpus.text.get(..cut.used_bytes).unwrap_or(&corpus.text).to_string();
+    let stretch = Corpus { name: corpus.name.clone(), text };
+    let protocol = crate::Protocol { tokens: None, ..request.protocol };
+    let bits = other.step(|subject| {
+        let cut = subject.encoder.windows(&stretch, &protocol)?;
+        let losses = score::losses((&subject.artifact, subject.model), &cut.windows.windows, progress)?;
+        Ok(bits_per_byte(&losses.nll, cut.bytes))
+    });
+    TextScores { bits_per_byte: bits, ..TextScores::default() }
+}
+
+/// Total loss in bits over bytes.
+pub(crate) fn bits_per_byte(nll: &[f64], bytes: usize) -> f64 {
+    nll.iter().sum::<f64>() / std::f64::consts::LN_2 / bytes as f64
+}
+
+/// What the scores of one text are made from.
+struct Table<'a> {
+    cut: &'a Cut,
+    windows: Vec<usize>,
+    reference: &'a Losses,
+    bootstrap: &'a Bootstrap,
+}
+
+impl<'a> Table<'a> {
+    fn new(cut: &'a Cut, reference: &'a Losses, bootstrap: &'a Bootstrap) -> Self {
+        Table { cut, windows: cut.windows.lengths(), reference, bootstrap }
+    }
+
+    fn blocks(&self, values: &[f64]) -> Vec<f64> {
+        block_sums(values, &self.windows, BLOCK)
+    }
+
+    /// The reference's scores, and those of the artifacts, all on the same resamples.
+    fn scores(&self, artifacts: &[&Divergences]) -> (TextScores, Vec<TextScores>) {
+        let known = &self.reference.nll;
+        let mut columns = vec![self.blocks(known)];
+        for a in artifacts {
+            let change: Vec<f64> = a.nll.iter().zip(known).map(|(a, r)| a - r).collect();
+            columns.extend([self.blocks(&a.nll), self.blocks(&change), self.blocks(&a.kl)]);
+        }
+        let weights = self.blocks(&vec![1.0; known.len()]);
+        let views: Vec<&[f64]> = columns.iter().map(Vec::as_slice).collect();
+        let intervals = self.bootstrap.ratios(&views, &weights);
+        let reference = self.plain(known, intervals[0]);
+        let scores = artifacts.iter().zip(intervals[1..].chunks_exact(3));
+        (reference, scores.map(|(a, intervals)| self.against(a, intervals)).collect())
+    }
+
+    fn plain(&self, nll: &[f64], interval: Option<Interval>) -> TextScores {
+        TextScores {
+            perplexity: Some(Measured { value: mean(nll).exp(), ci95: interval.map(|i| i.map(f64::exp)) }),
+            bits_per_byte: Some(bits_per_byte(nll, self.cut.bytes)),
+            ..TextScores::default()
+        }
+    }
+
+    fn against(&self, a: &Divergences, intervals: &[Option<Interval>]) -> TextScores {
+        let n = a.kl.len() as f64;
+        let mut sorted = a.kl.clone();
+        let mut at = |q| quantile(&mut sorted, q).unwrap_or(f64::NAN);
+        TextScores {
+            change: Some(Change {
+                ratio: (mean(&a.nll) - mean(&self.reference.nll)).exp(),
+                ci95: intervals[1].map(|i| i.map(f64::exp)),
+            }),
+            kl: Some(Kl { mean: mean(&a.kl), ci95: intervals[2], median: at(0.5), p99: at(0.99) }),
+            same_top1: Some(a.same_top as f64 / n),
+            divergences: a.kl.clone(),
+            ..self.plain(&a.nll, intervals[0])
+        }
+    }
+}
+
+pub(crate) fn mean(values: &[f64]) -> f64 {
+    values.iter().sum::<f64>() / values.len() as f64
+}

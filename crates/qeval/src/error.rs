@@ -1,0 +1,74 @@
+//! Errors that say what is wrong and the way out.
+
+use std::path::{Path, PathBuf};
+
+/// Result of this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What can go wrong while scoring.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A model's files.
+    #[error(transparent)]
+    Store(#[from] store::Error),
+    /// Running a model.
+    #[error("{model}: {source}")]
+    Runtime {
+        /// The model.
+        model: String,
+        /// What went wrong.
+        source: runtime::Error,
+    },
+    /// A file of this run.
+    #[error("{path}: cannot {what}: {source}")]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What was tried.
+        what: &'static str,
+        /// The system's error.
+        source: std::io::Error,
+    },
+    /// A line of a battery or of choices.
+    #[error("{path}:{line}: {what}")]
+    Line {
+        /// The file.
+        path: PathBuf,
+        /// The line, counted from 1.
+        line: usize,
+        /// What is wrong with it.
+        what: String,
+    },
+    /// A text with nothing to score.
+    #[error("{0}")]
+    Text(String),
+    /// A protocol that makes no sense, or doesn't suit the model.
+    #[error("{0}")]
+    Protocol(String),
+    /// The tokenizer refuses a text.
+    #[error("{model}: the tokenizer refuses the text: {what}")]
+    Tokenizer {
+        /// The model.
+        model: String,
+        /// Its words.
+        what: String,
+    },
+    /// The reference computes NaN or Inf: nothing can be compared with it.
+    #[error("the reference {model} computes {problem}; nothing can be compared with it")]
+    Reference {
+        /// The model.
+        model: String,
+        /// What and where.
+        problem: String,
+    },
+    /// A model that can't be run on these tokens.
+    #[error("{0}")]
+    Model(String),
+}
+
+impl Error {
+    /// An [`Error::Io`].
+    pub fn io(path: impl AsRef<Path>, what: &'static str, source: std::io::Error) -> Self {
+        Error::Io { path: path.as_ref().into(), what, source }
+    }
+}

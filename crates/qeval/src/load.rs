@@ -1,0 +1,69 @@
+//! Models from files, ready to be scored.
+
+use crate::compare::Subject;
+use crate::size::{self, Size};
+use crate::{Encoder, Packed, Result};
+use candle_core::Device;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use store::Model;
+
+/// The name of the tokenizer's file.
+const TOKENIZER: &str = "tokenizer.json";
+
+/// A model that has been opened and loaded.
+#[derive(Debug)]
+pub struct Loaded {
+    /// Where it came from.
+    pub path: PathBuf,
+    /// Its files.
+    pub files: Model,
+    /// Its transformer.
+    pub model: Packed,
+    /// Its tokenizer; shared with the reference where the file is the same.
+    pub encoder: Arc<Encoder>,
+    /// Its sizes.
+    pub size: Size,
+}
+
+impl Loaded {
+    /// Opens a model. With a `reference` whose tokenizer file is the same, that one is used.
+    ///
+    /// # Errors
+    /// When a file is not what it should be, the family is not supported, or there is no
+    /// tokenizer.
+    pub fn open(path: &Path, device: &Device, reference: Option<&Loaded>) -> Result<Self> {
+        let files = store::open(path)?;
+        let name = path.display().to_string();
+        let shared = reference.filter(|r| {
+            let file = files.side_file(TOKENIZER);
+            file.is_some() && file == r.files.side_file(TOKENIZER)
+        });
+        let encoder = match shared {
+            Some(reference) => Arc::clone(&reference.encoder),
+            None => Arc::new(Encoder::new(&name, files.tokenizer()?, files.config()?.bos_token_id)?),
+        };
+        let model = Packed::load(&name, &files, device)?;
+        let size = size::size(&files)?;
+        Ok(Loaded { path: path.into(), files, model, encoder, size })
+    }
+
+    /// The model as scoring wants it. Compares its weights with the reference's, if given.
+    ///
+    /// # Errors
+    /// As [`size::errors`].
+    pub fn subject(&self, reference: Option<&Loaded>) -> Result<Subject<'_>> {
+        let weight_error = reference.map(|r| size::errors(&r.files, &self.files)).transpose()?.flatten();
+        let transformer = self.model.transformer();
+        Ok(Subject {
+            artifact: self.path.display().to_string(),
+            model: &self.model,
+            encoder: &self.encoder,
+            end: transformer.config().eos_token_ids.clone(),
+            size: self.size.clone(),
+            resident_bytes: transformer.resident_weight_bytes() as u64,
+            weight_error,
+            warnings: self.files.warnings.clone(),
+        })
+    }
+}

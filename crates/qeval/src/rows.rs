@@ -1,0 +1,157 @@
+//! What a comparison comes to: the structures behind every table, and the JSON.
+//!
+//! A value that was not measured is `null`; so is one that is not a finite number. Intervals are
+//! arrays of two. [`Comparison::version`] rises when a field is renamed, removed or changes its
+//! meaning; fields may be added.
+
+use crate::stats::Interval;
+use crate::verdict::Verdict;
+use crate::windows::Protocol;
+use crate::{agreement, battery, choices, size};
+use serde::Serialize;
+
+/// Version of the JSON.
+pub const VERSION: u32 = 1;
+
+/// Any number of artifacts against one reference.
+#[derive(Debug, Clone, Serialize)]
+pub struct Comparison {
+    /// Version of this structure.
+    pub version: u32,
+    /// The program and its version.
+    pub tool: String,
+    /// The reference.
+    pub reference: String,
+    /// How texts become windows.
+    pub protocol: Protocol,
+    /// The scored texts, in the order of each row's `corpora`.
+    pub corpora: Vec<CorpusInfo>,
+    /// The battery that was asked.
+    pub battery: Option<String>,
+    /// Seed of the bootstrap.
+    pub seed: u64,
+    /// How intervals and verdicts come about, in sentences.
+    pub methods: Vec<String>,
+    /// What a reader should know of the models.
+    pub notes: Vec<String>,
+    /// The reference, then the artifacts in the order given.
+    pub rows: Vec<Row>,
+}
+
+/// A scored text.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct CorpusInfo {
+    /// Its name.
+    pub name: String,
+    /// The rule of its windows in a sentence.
+    pub rule: String,
+    /// Tokens that were scored.
+    pub tokens_scored: usize,
+    /// Bytes of these tokens.
+    pub bytes_scored: usize,
+}
+
+/// A value with its interval.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Measured {
+    /// The value.
+    pub value: f64,
+    /// Its 95% interval.
+    pub ci95: Option<Interval>,
+}
+
+/// Perplexity against the reference's.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Change {
+    /// Perplexity over the reference's.
+    pub ratio: f64,
+    /// Its paired 95% interval.
+    pub ci95: Option<Interval>,
+}
+
+/// KL(reference || artifact) in nats.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Kl {
+    /// Mean over tokens.
+    pub mean: f64,
+    /// The mean's 95% interval.
+    pub ci95: Option<Interval>,
+    /// Median over tokens.
+    pub median: f64,
+    /// 99th percentile over tokens.
+    pub p99: f64,
+}
+
+/// Scores on one text.
+#[derive(Debug, Clone, PartialEq, Default, Serialize)]
+pub struct TextScores {
+    /// exp(mean loss); none where tokenizers differ.
+    pub perplexity: Option<Measured>,
+    /// Against the reference; none for itself.
+    pub change: Option<Change>,
+    /// Total loss in bits over the bytes of the scored tokens.
+    pub bits_per_byte: Option<f64>,
+    /// Divergence from the reference; none for itself.
+    pub kl: Option<Kl>,
+    /// Share of positions with the same most likely token as the reference.
+    pub same_top1: Option<f64>,
+    /// The divergence of each token, for plots.
+    #[serde(skip)]
+    pub divergences: Vec<f64>,
+}
+
+/// One model.
+#[derive(Debug, Clone, Serialize)]
+pub struct Row {
+    /// Its scheme.
+    pub scheme: String,
+    /// Its path.
+    pub artifact: String,
+    /// Whether it is the reference.
+    pub is_reference: bool,
+    /// Scores on the first text.
+    #[serde(flatten)]
+    pub scores: TextScores,
+    /// Scores on every text.
+    pub corpora: Vec<TextScores>,
+    /// Token agreement with the reference; none for itself.
+    pub agreement: Option<agreement::Score>,
+    /// The battery.
+    pub battery: Option<battery::Score>,
+    /// Multiple choice.
+    pub choices: Option<choices::Score>,
+    /// The scheme's bits per quantized weight.
+    pub bpw: f64,
+    /// Bits on disk per weight of the whole model.
+    pub file_bpw: f64,
+    /// Bytes of the weight files.
+    pub size_bytes: u64,
+    /// Weights in all.
+    pub parameters: u64,
+    /// Bytes of weights in memory.
+    pub resident_bytes: u64,
+    /// Relative error of the weights; none for the reference.
+    pub weight_error: Option<size::Errors>,
+    /// Tokens per second of one pass over a window.
+    pub prefill_tokens_per_s: Option<f64>,
+    /// Tokens per second of greedy decoding.
+    pub decode_tokens_per_s: Option<f64>,
+    /// The verdict, by the first text.
+    pub verdict: Verdict,
+    /// What kept this model from being scored in full.
+    pub problem: Option<String>,
+    /// Why it can't be compared token by token.
+    pub not_comparable: Option<String>,
+}
+
+impl Comparison {
+    /// The JSON, with line breaks.
+    ///
+    /// # Errors
+    /// When serialization fails, which the types rule out.
+    pub fn to_json(&self) -> Result<String, serde_json::Error> {
+        let mut text = serde_json::to_string_pretty(self)?;
+        text.push('\n');
+        Ok(text)
+    }
+}
