@@ -151,7 +151,7 @@ impl Recipe {
             return Err(Error::Recipe("context <= long_context <= max_positions doesn't hold".into()));
         }
         let long = t.batch * t.context / t.long_context;
-        if t.batch % t.parts != 0 || long == 0 || long % t.parts != 0 {
+        if !t.batch.is_multiple_of(t.parts) || long == 0 || !long.is_multiple_of(t.parts) {
             return Err(Error::Recipe(format!("a batch can't be split into {} equal parts", t.parts)));
         }
         for (name, share) in [
@@ -186,10 +186,10 @@ impl Shape {
             ("intermediate", self.intermediate),
             ("max_positions", self.max_positions),
         ])?;
-        if self.heads % self.kv_heads != 0 {
+        if !self.heads.is_multiple_of(self.kv_heads) {
             return Err(Error::Recipe(format!("{} heads can't share {} kv_heads", self.heads, self.kv_heads)));
         }
-        if self.head_dim % 2 != 0 {
+        if !self.head_dim.is_multiple_of(2) {
             return Err(Error::Recipe(format!("head_dim must be even, not {}", self.head_dim)));
         }
         Ok(())

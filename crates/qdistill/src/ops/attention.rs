@@ -44,7 +44,7 @@ impl CustomOp1 for CausalSoftmax {
     fn cpu_fwd(&self, storage: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
         let columns = last_dim(layout)?;
         let rows = layout.dims().iter().rev().nth(1).copied().unwrap_or(0);
-        if rows == 0 || rows % columns != 0 {
+        if rows == 0 || !rows.is_multiple_of(columns) {
             bail!("causal softmax: {rows} rows aren't a multiple of {columns} columns");
         }
         let out =
@@ -143,7 +143,11 @@ impl CustomOp1 for Rotary {
 
     fn cpu_fwd(&self, storage: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
         let width = last_dim(layout)?;
-        if self.tokens == 0 || self.head_dim == 0 || self.head_dim % 2 != 0 || width % self.head_dim != 0 {
+        if self.tokens == 0
+            || self.head_dim == 0
+            || !self.head_dim.is_multiple_of(2)
+            || !width.is_multiple_of(self.head_dim)
+        {
             bail!(
                 "rotary: rows of {width} can't be split into heads of {} at {} positions",
                 self.head_dim,

@@ -45,13 +45,18 @@ pub fn page(comparison: &Comparison) -> Result<Page, report::Error> {
     }
     sections.push(method);
     Ok(Page {
-        title: format!("Quantized forms of {}", comparison.reference),
+        title: format!("Quantized forms of {}", name(&comparison.reference)),
         lead: lead(comparison),
         facts: facts(comparison),
         sections,
         footnotes: Vec::new(),
         colophon: format!("Made by {}.", comparison.tool),
     })
+}
+
+/// The last part of a path.
+fn name(path: &str) -> &str {
+    path.trim_end_matches('/').rsplit('/').next().unwrap_or(path)
 }
 
 fn lead(comparison: &Comparison) -> String {

@@ -134,12 +134,12 @@ fn nf4(site: Site<'_>, entry: &Map<String, Value>, codes: &Tensor, double: bool)
     let block = entry.get("block").and_then(Value::as_u64).filter(|b| (1..=1 << 20).contains(b));
     let block = block.ok_or_else(|| bad(site, "block is not a positive size"))? as usize;
     let absmax = if double {
-        let offset = entry.get("offset").and_then(Value::as_f64).map(|o| o as f32).filter(|o| o.is_finite());
+        let [offset] = table(site, ".weight.nested_offset")?;
         Nf4Absmax::Nested {
             codes: site.typed(".weight.absmax_codes", &BYTES)?.data.clone(),
             map: Box::new(table(site, ".weight.nested_map")?),
             nested: site.typed(".weight.nested_absmax", &[DType::F32])?.data.clone(),
-            offset: offset.ok_or_else(|| bad(site, "offset is not a number"))?,
+            offset,
         }
     } else {
         Nf4Absmax::Plain(site.scales(".weight.absmax", ScaleUse::Multiply)?)

@@ -308,7 +308,7 @@ fn packed_integers() {
 #[test]
 fn packed_nf4_and_outliers() {
     let codes = part(&named(".weight.codes"), DType::I8, &[2], [0xF0, 0x70]);
-    let entry = |kind: &str| json!({"scheme": "nf4", "shape": [1, 3], "kind": kind, "block": 2, "offset": 0.25});
+    let entry = |kind: &str| json!({"scheme": "nf4", "shape": [1, 3], "kind": kind, "block": 2});
     let absmax = f16s(&named(".weight.absmax"), &[2], &[2.0, 3.0]);
     let (layer, _) = packed(entry("nf4"), &[codes.clone(), absmax]).expect("a layer");
     assert_eq!(layer.matrix.decode_all(), [2.0, -2.0, 0.0]);
@@ -319,6 +319,7 @@ fn packed_nf4_and_outliers() {
         part(&named(".weight.absmax_codes"), DType::I8, &[2], [200, 1]),
         f32s(&named(".weight.nested_absmax"), &[1], &[0.5]),
         f32s(&named(".weight.nested_map"), &[256], &map),
+        f32s(&named(".weight.nested_offset"), &[1], &[0.25]),
     ];
     let (layer, _) = packed(entry("nf4-dq"), &nested).expect("a layer");
     assert_eq!(layer.matrix.decode_all(), [100.25, -100.25, 0.0]);
