@@ -229,7 +229,7 @@ impl<'a> Source<'a> {
         };
         let bytes = match (&encoding, dtype.size()) {
             (Encoding::Copy, _) | (_, None) => weight.stored_bytes() as u64,
-            (_, Some(size)) => (weight.len() * size) as u64,
+            (_, Some(size)) => (weight.count() * size) as u64,
         };
         let tensor = OutTensor {
             name: name.to_string(),

@@ -57,7 +57,7 @@ impl Weight {
     }
 
     /// Number of weights.
-    pub fn len(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.shape.iter().product()
     }
 
@@ -147,7 +147,7 @@ fn is_servant(model: &Model, name: &str) -> bool {
 /// The float type that most of the model's matrices have; F16 when none has any.
 pub fn main_float(weights: &[Weight]) -> FloatType {
     let count =
-        |ty| weights.iter().filter(|w| w.float == Some(ty) && w.shape.len() == 2).map(Weight::len).sum::<usize>();
+        |ty| weights.iter().filter(|w| w.float == Some(ty) && w.shape.len() == 2).map(Weight::count).sum::<usize>();
     [FloatType::F32, FloatType::BF16, FloatType::F16].into_iter().max_by_key(|&ty| count(ty)).unwrap_or(FloatType::F16)
 }
 

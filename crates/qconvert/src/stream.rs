@@ -240,7 +240,7 @@ impl<'a> RowsView<'a> {
         let (rows, cols) = match &weight.shape[..] {
             [rows, cols] => (*rows, *cols),
             // Vectors and higher dimensions are one flat run of values.
-            _ => (1, weight.len()),
+            _ => (1, weight.count()),
         };
         let chunk_rows = (CHUNK / cols.max(1)).max(1).next_multiple_of(multiple(cols));
         RowsView { weight, order, rows, cols, chunk_rows }

@@ -42,7 +42,7 @@ pub fn verify(
         let weight = &source.weights[planned.index];
         compare(weight, planned, &artifact, overflow)?;
         weight.release();
-        values += weight.len() as u64;
+        values += weight.count() as u64;
         progress.advance(weight.stored_bytes() as u64);
     }
     progress.finish();

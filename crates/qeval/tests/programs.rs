@@ -65,6 +65,28 @@ fn a_sweep_of_a_model() {
 }
 
 #[test]
+fn the_built_in_model_ranks_schemes_as_real_models_do() {
+    let order = "int8-row,nf4,int4-g128,int4-row,int4-absmax";
+    let out = json(&["sweep", "--scheme", order, "--no-speed", "--battery", "none", "--json"]);
+    let rows = out["rows"].as_array().expect("rows");
+    let schemes: Vec<&str> = rows[1..].iter().filter_map(|r| r["scheme"].as_str()).collect();
+    assert_eq!(schemes.join(","), order);
+    for pair in rows[1..].windows(2) {
+        for interval in ["/kl/ci95", "/change/ci95"] {
+            let end = |row: &Value, end: usize| row.pointer(interval).and_then(|i| i[end].as_f64()).expect("a number");
+            let (high, low) = (end(&pair[0], 1), end(&pair[1], 0));
+            assert!(
+                high < low,
+                "{interval}: {} ends at {high}, {} begins at {low}",
+                pair[0]["scheme"],
+                pair[1]["scheme"]
+            );
+        }
+    }
+    assert_eq!(rows[5]["verdict"], "destroyed");
+}
+
+#[test]
 fn a_model_against_itself() {
     let dir = TempDir::new().expect("a folder");
     let model = model(dir.path());

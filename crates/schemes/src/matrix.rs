@@ -313,7 +313,9 @@ impl<B: AsRef<[u8]>> Matrix<B> {
 
     fn check_order(&self) -> Result<(), Error> {
         match self.order {
-            RowOrder::Interleaved { head_dim } if head_dim == 0 || head_dim % 2 == 1 || self.rows % head_dim != 0 => {
+            RowOrder::Interleaved { head_dim }
+                if head_dim == 0 || head_dim % 2 == 1 || !self.rows.is_multiple_of(head_dim) =>
+            {
                 Err(self.shape(
                     "the interleaved rotary order".into(),
                     format!("rows must be heads of an even size, not {head_dim}"),

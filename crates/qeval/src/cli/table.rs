@@ -101,7 +101,9 @@ fn cells(row: &Row, comparison: &Comparison) -> Vec<Cell> {
             let value = json!({"right": b.right, "total": b.total, "ci95": b.ci95});
             Cell::value(share(b.right as u64, b.total as u64, b.ci95), value)
         }));
-        number_of(&mut cells, row.battery.as_ref().and_then(|b| b.mcnemar_p), 3);
+        cells.push(optional(row.battery.as_ref().and_then(|b| b.mcnemar_p), |p| {
+            Cell::value(format::significant(p, 2), p)
+        }));
     }
     if comparison.rows.iter().any(|r| r.choices.is_some()) {
         let choices = row.choices.as_ref();
@@ -117,10 +119,6 @@ fn cells(row: &Row, comparison: &Comparison) -> Vec<Cell> {
         cells.extend([speed(row.prefill_tokens_per_s), speed(row.decode_tokens_per_s)]);
     }
     cells
-}
-
-fn number_of(cells: &mut Vec<Cell>, value: Option<f64>, digits: usize) {
-    cells.push(optional(value, |v| Cell::value(format::fixed(v, digits), v)));
 }
 
 fn optional<T>(value: Option<T>, cell: impl FnOnce(T) -> Cell) -> Cell {

@@ -5,6 +5,7 @@ pub mod product;
 pub mod weights;
 
 use crate::ops::{self, values, values_mut};
+use crate::simd::Isa;
 use candle_core::{CpuStorage, InplaceOp2, Layout, Result, bail};
 use panel::{Panel, Recipe};
 use product::{Job, Term};
@@ -68,7 +69,8 @@ impl Project<'_> {
     pub fn run(&self, x: &[f32], out: &mut [f32]) {
         let Some(cols) = self.layers.first().map(PackedLinear::cols).filter(|&c| c > 0) else { return };
         let tokens = x.len() / cols;
-        let mut panels: Vec<(Recipe<'_>, Panel<'_>)> = Vec::new();
+        let isa = Isa::best();
+        let mut panels: Vec<(Recipe<'_>, Panel)> = Vec::new();
         let mut plan = Vec::new();
         for layer in self.layers {
             let mut terms = Vec::new();
@@ -76,7 +78,7 @@ impl Project<'_> {
                 let recipe = Recipe { columns, activation: layer.linear.activation };
                 let known = panels.iter().position(|(r, _)| *r == recipe);
                 let at = known.unwrap_or_else(|| {
-                    panels.push((recipe, panel::prepare(x, cols, self.per_sequence, recipe)));
+                    panels.push((recipe, panel::prepare(x, cols, self.per_sequence, recipe, isa.tile())));
                     panels.len() - 1
                 });
                 terms.push((weights, at));
@@ -85,7 +87,7 @@ impl Project<'_> {
         }
         let term = |(weights, at): (_, usize)| {
             let (_, p) = &panels[at];
-            Term { weights, x: &p.data, stride: p.stride, cols: p.cols, token_scales: p.scales.as_deref() }
+            Term { weights, x: &p.x, token_scales: p.scales.as_deref() }
         };
         let jobs: Vec<Job<'_>> = plan
             .into_iter()
@@ -95,7 +97,7 @@ impl Project<'_> {
                 rows: layer.rows(),
             })
             .collect();
-        product::multiply(&jobs, tokens, self.accumulate, out);
+        product::multiply(isa, &jobs, tokens, self.accumulate, out);
     }
 }
 

@@ -1,23 +1,64 @@
-//! Activations as the kernels take them: rows padded with zeros, quantized where asked.
+//! Activations as the kernels take them: packed, and quantized where asked.
 
 use super::weights::Columns;
+use crate::simd::Tile;
 use rayon::prelude::*;
 use schemes::Activation;
 use std::borrow::Cow;
 
-/// Rows are padded to a multiple of this, the widest vector.
+/// Rows are padded with zeros to a multiple of this, the widest vector.
 pub const PAD: usize = 16;
 
-/// Rows of activations `[tokens, stride]`.
+/// Rows of activations in the order in which a kernel reads them: of each group of tokens that
+/// it takes at a time, the first vector of each token, then the second of each, and so on.
 #[derive(Debug)]
-pub struct Panel<'a> {
-    /// The rows.
-    pub data: Cow<'a, [f32]>,
-    /// From one row to the next; a multiple of [`PAD`].
-    pub stride: usize,
+pub struct Packed {
+    buffer: Vec<f32>,
+    /// Where the values start.
+    start: usize,
+    tile: Tile,
+    tokens: usize,
     /// Columns in use.
     pub cols: usize,
-    /// One factor a token for the sums, where the rows are integer codes.
+    /// Columns with their padding.
+    padded: usize,
+}
+
+impl Packed {
+    /// Packs `rows`, each of `cols` values.
+    pub fn new(rows: &[f32], cols: usize, tile: Tile) -> Self {
+        let (tokens, padded) = (rows.len() / cols, cols.next_multiple_of(PAD));
+        let mut buffer = vec![0f32; tokens * padded + PAD];
+        // Vectors that straddle cache lines cost twice.
+        let start = buffer.as_ptr().align_offset(64).min(PAD);
+        buffer.truncate(start + tokens * padded);
+        let groups = buffer[start..].par_chunks_mut(tile.tokens * padded);
+        groups.zip(rows.par_chunks(tile.tokens * cols)).with_min_len(4).for_each(|(out, rows)| {
+            let count = rows.len() / cols;
+            for (t, row) in rows.chunks_exact(cols).enumerate() {
+                for (i, x) in row.chunks(tile.lanes).enumerate() {
+                    out[(i * count + t) * tile.lanes..][..x.len()].copy_from_slice(x);
+                }
+            }
+        });
+        Packed { buffer, start, tile, tokens, cols, padded }
+    }
+
+    /// Columns `column..column + len` of the group of tokens that starts with `token`. `column` and
+    /// `len` are multiples of the vector.
+    #[inline(always)]
+    pub fn group(&self, token: usize, column: usize, len: usize) -> &[f32] {
+        let count = self.tile.tokens.min(self.tokens - token);
+        &self.buffer[self.start + token * self.padded + column * count..][..len * count]
+    }
+}
+
+/// Activations, and what their quantization needs.
+#[derive(Debug)]
+pub struct Panel {
+    /// The values, or integer codes.
+    pub x: Packed,
+    /// One factor a token for the sums, where they are codes.
     pub scales: Option<Vec<f32>>,
 }
 
@@ -32,29 +73,29 @@ pub struct Recipe<'a> {
 
 /// Prepares `rows` of `cols` values. `per_sequence` consecutive tokens share one scale under
 /// [`Activation::Int8Tensor`].
-pub fn prepare<'a>(rows: &'a [f32], cols: usize, per_sequence: usize, recipe: Recipe<'_>) -> Panel<'a> {
+pub fn prepare(rows: &[f32], cols: usize, per_sequence: usize, recipe: Recipe<'_>, tile: Tile) -> Panel {
+    let (mut values, used) = select(rows, cols, recipe.columns);
     let quantized = recipe.activation != Activation::Float && !matches!(recipe.columns, Columns::Only(_));
-    if recipe.columns == Columns::All && !quantized && cols.is_multiple_of(PAD) {
-        return Panel { data: Cow::Borrowed(rows), stride: cols, cols, scales: None };
-    }
-    let used = match recipe.columns {
-        Columns::All => cols,
+    let scales = quantized.then(|| {
+        let values = values.to_mut();
+        let scales = scales(values, used, per_sequence, recipe.activation);
+        values.par_chunks_mut(used).zip(&scales).with_min_len(16).for_each(|(row, &scale)| quantize(row, scale));
+        scales
+    });
+    Panel { x: Packed::new(&values, used, tile), scales }
+}
+
+/// The columns that are asked for, and how many they are.
+fn select<'a>(rows: &'a [f32], cols: usize, columns: Columns<'_>) -> (Cow<'a, [f32]>, usize) {
+    let used = match columns {
+        Columns::All => return (Cow::Borrowed(rows), cols),
         Columns::Without(c) => cols - c.len(),
         Columns::Only(c) => c.len(),
     };
-    let stride = used.next_multiple_of(PAD);
-    let tokens = rows.len() / cols;
-    let mut data = vec![0f32; tokens * stride];
-    data.par_chunks_mut(stride)
-        .zip(rows.par_chunks(cols))
-        .with_min_len(16)
-        .for_each(|(out, row)| gather(row, recipe.columns, &mut out[..used]));
-    let scales = quantized.then(|| {
-        let scales = scales(&data, stride, per_sequence, recipe.activation);
-        data.par_chunks_mut(stride).zip(&scales).with_min_len(16).for_each(|(row, &scale)| quantize(row, scale));
-        scales
-    });
-    Panel { data: Cow::Owned(data), stride, cols: used, scales }
+    let mut values = vec![0f32; rows.len() / cols * used];
+    let all = values.par_chunks_mut(used).zip(rows.par_chunks(cols)).with_min_len(16);
+    all.for_each(|(out, row)| gather(row, columns, out));
+    (Cow::Owned(values), used)
 }
 
 fn gather(row: &[f32], columns: Columns<'_>, out: &mut [f32]) {
@@ -114,21 +155,39 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    const TILE: Tile = Tile { lanes: 16, tokens: 3 };
+
     fn codes(x: &[f32], scale: f32) -> Vec<f32> {
         x.iter().map(|x| if scale == 0.0 { 0.0 } else { (x / scale).round_ties_even().clamp(-127.0, 127.0) }).collect()
     }
 
+    /// The rows of a packing.
+    fn unpacked(x: &Packed) -> Vec<f32> {
+        let mut rows = Vec::new();
+        for t in 0..x.tokens {
+            let first = t / TILE.tokens * TILE.tokens;
+            let count = TILE.tokens.min(x.tokens - first);
+            let group = x.group(first, 0, x.padded);
+            let row = group.chunks(TILE.lanes).skip(t - first).step_by(count).flatten();
+            rows.extend(row.take(x.cols));
+        }
+        rows
+    }
+
     #[test]
-    fn columns_are_split_and_rows_padded() {
-        let rows: Vec<f32> = (0..10).map(|i| i as f32).collect();
-        let of = |columns| prepare(&rows, 5, 1, Recipe { columns, activation: Activation::Float });
-        let without = of(Columns::Without(&[1, 4]));
-        assert_eq!((without.stride, without.cols), (16, 3));
-        assert_eq!(without.data[..4], [0.0, 2.0, 3.0, 0.0]);
-        assert_eq!(without.data[16..20], [5.0, 7.0, 8.0, 0.0]);
+    fn columns_are_split_and_packing_keeps_every_value() {
+        let rows: Vec<f32> = (0..20).map(|i| i as f32).collect();
+        let of = |columns| prepare(&rows, 5, 1, Recipe { columns, activation: Activation::Float }, TILE);
+        assert_eq!(unpacked(&of(Columns::Without(&[1, 4])).x), [0., 2., 3., 5., 7., 8., 10., 12., 13., 15., 17., 18.]);
         let only = of(Columns::Only(&[1, 4]));
-        assert_eq!(only.data[16..19], [6.0, 9.0, 0.0]);
+        assert_eq!(unpacked(&only.x), [1., 4., 6., 9., 11., 14., 16., 19.]);
         assert!(only.scales.is_none());
+        for cols in [1, 15, 16, 33, 50] {
+            let rows: Vec<f32> = (0..7 * cols).map(|i| i as f32).collect();
+            let packed = Packed::new(&rows, cols, TILE);
+            assert_eq!(unpacked(&packed), rows);
+            assert_eq!(packed.group(6, 0, packed.padded)[cols..], vec![0f32; packed.padded - cols]);
+        }
     }
 
     proptest! {
@@ -136,8 +195,9 @@ mod tests {
         fn quantized_as_said(x in prop::collection::vec(-5f32..5.0, 42..=42), which in 0usize..3) {
             let activation = [Activation::Int8Token, Activation::Int8Tensor, Activation::Int8Static(0.02)][which];
             // Six tokens of seven columns, in sequences of three tokens.
-            let panel = prepare(&x, 7, 3, Recipe { columns: Columns::All, activation });
+            let panel = prepare(&x, 7, 3, Recipe { columns: Columns::All, activation }, TILE);
             let scales = panel.scales.as_ref().expect("quantized");
+            let found = unpacked(&panel.x);
             for (t, row) in x.chunks(7).enumerate() {
                 let over = match activation {
                     Activation::Int8Token => row,
@@ -148,8 +208,7 @@ mod tests {
                     _ => over.iter().fold(0f32, |m, v| m.max(v.abs())) / 127.0,
                 };
                 prop_assert_eq!(scales[t], want);
-                let found = &panel.data[t * panel.stride..][..7];
-                prop_assert_eq!(found, &codes(row, want)[..]);
+                prop_assert_eq!(&found[t * 7..][..7], &codes(row, want)[..]);
             }
         }
     }

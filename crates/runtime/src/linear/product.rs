@@ -5,20 +5,24 @@
 //! many are. The order of every sum depends on the number of columns alone; neither the
 //! number of tokens, nor the batch, nor the threads change a bit of the result.
 
-use super::{panel::PAD, weights::Weights};
+use super::{
+    panel::{PAD, Packed},
+    weights::Weights,
+};
 use crate::simd::{Isa, Kernel, Simd};
 use rayon::prelude::*;
 use std::{cell::RefCell, marker::PhantomData, ops::Range};
 
-/// Columns whose products are summed before they are added to the output. 1024 products of
-/// two 8-bit codes stay below 2^24, so in f32 their sums are exact.
-const MAX_BLOCK: usize = 1024;
+/// Columns whose products are summed before they are added to the output, about: few enough
+/// that a strip of rows and a group of tokens share the first-level cache. Up to 1024 products
+/// of two 8-bit codes stay below 2^24, so in f32 their sums are exact.
+const MAX_BLOCK: usize = 640;
 
 /// Rows that one register tile computes.
 const TILE: usize = 4;
 
 /// Rows that are decoded for one pass over few tokens; a multiple of [`TILE`].
-const STRIP: usize = 8;
+const STRIP: usize = 16;
 
 /// Rows that one task computes at most; a multiple of [`STRIP`].
 const MAX_TASK: usize = 64;
@@ -36,12 +40,8 @@ fn block_len(cols: usize) -> usize {
 pub struct Term<'a> {
     /// The weights.
     pub weights: Weights<'a>,
-    /// Rows of activations, padded with zeros.
-    pub x: &'a [f32],
-    /// From one row of activations to the next.
-    pub stride: usize,
-    /// Columns in use.
-    pub cols: usize,
+    /// The activations, packed for the instruction set that runs.
+    pub x: &'a Packed,
     /// One factor a token.
     pub token_scales: Option<&'a [f32]>,
 }
@@ -59,12 +59,7 @@ pub struct Job<'a> {
 
 /// Writes the outputs of `jobs` side by side into `out [tokens, stride]`, or adds them to
 /// what stands there.
-pub fn multiply(jobs: &[Job<'_>], tokens: usize, accumulate: bool, out: &mut [f32]) {
-    multiply_with(Isa::best(), jobs, tokens, accumulate, out);
-}
-
-/// [`multiply`] with a given instruction set.
-pub fn multiply_with(isa: Isa, jobs: &[Job<'_>], tokens: usize, accumulate: bool, out: &mut [f32]) {
+pub fn multiply(isa: Isa, jobs: &[Job<'_>], tokens: usize, accumulate: bool, out: &mut [f32]) {
     let total: usize = jobs.iter().map(|j| j.rows).sum();
     assert_eq!(out.len(), tokens * total, "one output for each token and row");
     if out.is_empty() {
@@ -171,9 +166,9 @@ impl Kernel for Run<'_> {
         let Run(task, scratch) = self;
         let mut prior = if task.accumulate { Prior::BiasAndOutput } else { Prior::Bias };
         for term in &task.job.terms {
-            let block = block_len(term.cols);
-            for column in (0..term.cols).step_by(block) {
-                let len = block.min(term.cols - column);
+            let block = block_len(term.x.cols);
+            for column in (0..term.x.cols).step_by(block) {
+                let len = block.min(term.x.cols - column);
                 let slab = Slab { task, term, column, len, padded: len.next_multiple_of(PAD), prior };
                 slab.run(s, scratch);
                 prior = Prior::Output;
@@ -250,20 +245,21 @@ impl Slab<'_> {
     /// Multiplies four rows with `T` tokens and stores the results.
     #[inline(always)]
     fn tile<S: Simd, const T: usize>(&self, s: S, edge: &Edge, tile: &[f32], token: usize) {
-        let x: [&[f32]; T] =
-            std::array::from_fn(|t| &self.term.x[(token + t) * self.term.stride + self.column..][..self.padded]);
-        let sums = dot::<S, T>(s, tile, x);
-        for (t, sums) in sums.into_iter().enumerate() {
-            let factor = self.term.token_scales.map_or(1.0, |f| f[token + t]);
-            let first = self.task.first_column + edge.row;
+        let sums = dot::<S, T>(s, tile, self.term.x.group(token, self.column, self.padded));
+        let first = self.task.first_column + edge.row;
+        for t in 0..T {
+            let factor = match self.term.token_scales {
+                Some(f) => f[token + t],
+                None => 1.0,
+            };
             // SAFETY: each task has rows of its own, and the slice is dropped before the next one.
             let out = unsafe { self.task.out.part(token + t, first..first + edge.rows) };
             match <&mut [f32; TILE]>::try_from(&mut *out) {
-                Ok(out) => edge.store(self.prior, factor, sums, out),
+                Ok(out) => edge.store(self.prior, factor, &sums[t], out),
                 Err(_) => {
                     let mut whole = [0f32; TILE];
                     whole[..out.len()].copy_from_slice(out);
-                    edge.store(self.prior, factor, sums, &mut whole);
+                    edge.store(self.prior, factor, &sums[t], &mut whole);
                     out.copy_from_slice(&whole[..out.len()]);
                 }
             }
@@ -291,33 +287,36 @@ impl Edge {
     }
 
     #[inline(always)]
-    fn store(&self, prior: Prior, factor: f32, sums: [f32; TILE], out: &mut [f32; TILE]) {
-        let v: [f32; TILE] = std::array::from_fn(|i| sums[i] * (self.scale[i] * factor));
-        *out = match prior {
-            Prior::Bias => std::array::from_fn(|i| self.bias[i] + v[i]),
-            Prior::BiasAndOutput => std::array::from_fn(|i| out[i] + (self.bias[i] + v[i])),
-            Prior::Output => std::array::from_fn(|i| out[i] + v[i]),
-        };
+    fn store(&self, prior: Prior, factor: f32, sums: &[f32; TILE], out: &mut [f32; TILE]) {
+        for i in 0..TILE {
+            let v = sums[i] * (self.scale[i] * factor);
+            out[i] = match prior {
+                Prior::Bias => self.bias[i] + v,
+                Prior::BiasAndOutput => out[i] + (self.bias[i] + v),
+                Prior::Output => out[i] + v,
+            };
+        }
     }
 }
 
-/// Products of four rows, one after the other in `tile`, with `T` tokens of the same length.
+/// Products of four rows, one after the other in `tile`, with `T` tokens, packed.
 #[inline(always)]
-fn dot<S: Simd, const T: usize>(s: S, tile: &[f32], x: [&[f32]; T]) -> [[f32; TILE]; T] {
-    let len = tile.len() / TILE;
-    let n = len / S::LANES;
-    let w: [&[S::Chunk]; TILE] = std::array::from_fn(|r| &s.chunks(&tile[r * len..(r + 1) * len])[..n]);
-    let x: [&[S::Chunk]; T] = x.map(|x| &s.chunks(x)[..n]);
-    let mut sums = [[s.splat(0.0); TILE]; T];
+fn dot<S: Simd, const T: usize>(s: S, tile: &[f32], x: &[f32]) -> [[f32; TILE]; T] {
     // Plain loops: what runs inside a closure of the standard library is compiled without the
     // vector instructions.
-    for i in 0..n {
+    let len = tile.len() / TILE;
+    let (a, rest) = tile.split_at(len);
+    let (b, rest) = rest.split_at(len);
+    let (c, d) = rest.split_at(len);
+    let rows = s.chunks(a).iter().zip(s.chunks(b)).zip(s.chunks(c)).zip(s.chunks(d));
+    let mut sums = [[s.splat(0.0); TILE]; T];
+    for (x, (((a, b), c), d)) in s.chunks(x).as_chunks::<T>().0.iter().zip(rows) {
         let mut v = [s.splat(0.0); T];
         for t in 0..T {
-            v[t] = s.load(&x[t][i]);
+            v[t] = s.load(&x[t]);
         }
-        for r in 0..TILE {
-            let w = s.load(&w[r][i]);
+        for (r, w) in [a, b, c, d].into_iter().enumerate() {
+            let w = s.load(w);
             for t in 0..T {
                 sums[t][r] = s.fma(w, v[t], sums[t][r]);
             }

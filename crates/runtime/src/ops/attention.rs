@@ -371,7 +371,10 @@ fn broadcast_panel<S: Simd, const T: usize, const N: usize>(
     out: &mut [f32],
 ) {
     let n = a[0].len();
-    let a = a.map(|a| &a[..n]);
+    let mut rows: [&[f32]; T] = [&[]; T];
+    for t in 0..T {
+        rows[t] = &a[t][..n];
+    }
     // Plain loops: what runs inside a closure of the standard library is compiled without the
     // vector instructions.
     let mut sums = [[s.splat(0.0); N]; T];
@@ -385,7 +388,7 @@ fn broadcast_panel<S: Simd, const T: usize, const N: usize>(
         let row = s.chunks(&row[at..at + N * S::LANES]);
         let mut x = [s.splat(0.0); T];
         for t in 0..T {
-            x[t] = s.splat(a[t][i]);
+            x[t] = s.splat(rows[t][i]);
         }
         for c in 0..N {
             let v = s.load(&row[c]);

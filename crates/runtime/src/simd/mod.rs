@@ -99,6 +99,15 @@ pub trait Kernel {
     fn run<S: Simd>(self, s: S) -> Self::Output;
 }
 
+/// How many tokens a matrix kernel takes at a time, and how many columns of each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Tile {
+    /// [`Simd::LANES`].
+    pub lanes: usize,
+    /// [`Simd::TOKENS`].
+    pub tokens: usize,
+}
+
 /// The instruction sets that there are kernels for.
 #[derive(Debug, Clone, Copy)]
 pub enum Isa {
@@ -129,6 +138,20 @@ impl Isa {
     pub fn best() -> Isa {
         static BEST: OnceLock<Isa> = OnceLock::new();
         *BEST.get_or_init(|| Isa::available()[0])
+    }
+
+    /// The register tile of the matrix kernels.
+    pub fn tile(self) -> Tile {
+        fn of<S: Simd>(_: S) -> Tile {
+            Tile { lanes: S::LANES, tokens: S::TOKENS }
+        }
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512(s) => of(s),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2(s) => of(s),
+            Isa::Plain(s) => of(s),
+        }
     }
 
     /// Runs `k` with this set.
