@@ -9,6 +9,9 @@ use store::{Progress, Unit};
 /// Version of the file format; another major number is refused.
 const VERSION: &str = "1";
 
+/// The metadata key that marks the file: version and tokens.
+const KEY: &str = "qinspect.calibration";
+
 /// What can go wrong with calibration.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -104,10 +107,9 @@ impl Calibration {
             let view = TensorView::new(Dtype::F32, vec![*len], bytes).map_err(|e| format(e.to_string()))?;
             views.push((name.as_str(), view));
         }
-        let metadata = HashMap::from([
-            ("format".into(), "qinspect.calibration".into()),
-            ("version".into(), format!("{VERSION}:{}", self.tokens)),
-        ]);
+        // One entry only: several would come in the map's random order, and the same
+        // statistics must give the same bytes.
+        let metadata = HashMap::from([(KEY.to_string(), format!("{VERSION}:{}", self.tokens))]);
         serialize(views, Some(metadata)).map_err(|e| format(e.to_string()))
     }
 
@@ -123,7 +125,7 @@ impl Calibration {
     fn parse(bytes: &[u8]) -> Result<Self, String> {
         let (_, header) = SafeTensors::read_metadata(bytes).map_err(|e| e.to_string())?;
         let metadata = header.metadata().clone().unwrap_or_default();
-        let version = metadata.get("version").and_then(|v| v.split_once(':'));
+        let version = metadata.get(KEY).and_then(|v| v.split_once(':'));
         let Some((VERSION, tokens)) = version else {
             return Err("its version is not 1".into());
         };
@@ -200,6 +202,7 @@ mod tests {
         assert_eq!(stats.module("a"), Some(&[4.0, 2.0][..]));
         let back = Calibration::parse(&stats.to_bytes().expect("serializes")).expect("parses");
         assert_eq!(back, stats);
+        assert!((0..20).all(|_| stats.to_bytes().ok() == back.to_bytes().ok()), "same statistics, same bytes");
     }
 
     #[test]
