@@ -1,4 +1,6 @@
 //! Synthetic Llama-shaped models for the tests.
+//! Each test binary compiles this module for itself and uses a part of it.
+#![allow(dead_code)]
 
 use observe::Calibration;
 use qconvert::Source;
