@@ -111,7 +111,7 @@ impl Encoding {
         matches!(self, Encoding::Int { grouping: Grouping::Tensor, .. } | Encoding::Nf4Nested(_))
     }
 
-    /// Turns what the first pass saw into a [`Prepass`]: the absmax of each NF4 block, or of
+    /// Turns what the first pass saw into a `Prepass`: the absmax of each NF4 block, or of
     /// each row, in order.
     ///
     /// # Errors
