@@ -30,6 +30,9 @@ const MAX_TASK: usize = 64;
 /// Floats of activations that stay in the second-level cache while a task's rows pass.
 const CACHED: usize = 96 * 1024;
 
+/// Bytes of weights that are fetched from memory ahead of their decoding.
+const AHEAD: usize = 4 * 1024;
+
 /// Length of the blocks that `cols` columns are summed in; all but the last have it.
 fn block_len(cols: usize) -> usize {
     cols.div_ceil(cols.div_ceil(MAX_BLOCK).max(1)).next_multiple_of(schemes::DECODE_ALIGN)
@@ -184,7 +187,11 @@ impl Slab<'_> {
         let cached = (CACHED / self.padded / S::TOKENS).max(1) * S::TOKENS;
         // With few tokens a strip is multiplied as soon as it is decoded, while it is in the
         // first-level cache; with many the task's rows are decoded once for all of them.
-        let at_once = if tokens <= cached { STRIP } else { MAX_TASK };
+        let at_once = match tokens {
+            _ if tokens <= S::TOKENS => TILE,
+            _ if tokens <= cached => STRIP,
+            _ => MAX_TASK,
+        };
         let needed = at_once * self.padded + PAD;
         if scratch.len() < needed {
             scratch.resize(needed, 0.0);
@@ -197,19 +204,23 @@ impl Slab<'_> {
             self.decode(s, row, rows, scratch);
             for token in (0..tokens).step_by(cached) {
                 let end = tokens.min(token + cached);
-                for (i, strip) in scratch.chunks_exact(STRIP * self.padded).enumerate().take(rows.div_ceil(STRIP)) {
+                let strips = scratch.chunks_exact(STRIP.min(at_once) * self.padded);
+                for (i, strip) in strips.enumerate().take(rows.div_ceil(STRIP)) {
                     self.strip(s, row + i * STRIP, strip, token, end);
                 }
             }
         }
     }
 
-    /// Decodes rows into `scratch`, zeros after their ends and after the last row of a strip.
+    /// Decodes rows into `scratch`, zeros after their ends and after the last row of a tile.
     #[inline(always)]
     fn decode<S: Simd>(&self, s: S, row: usize, rows: usize, scratch: &mut [f32]) {
-        let strips = rows.next_multiple_of(STRIP);
-        for (i, out) in scratch.chunks_exact_mut(self.padded).take(strips).enumerate() {
+        let tiles = rows.next_multiple_of(TILE);
+        let (bytes, row_bytes) = self.term.weights.bytes().unwrap_or_default();
+        for (i, out) in scratch.chunks_exact_mut(self.padded).take(tiles).enumerate() {
             if i < rows {
+                let at = self.term.weights.order().stored(row + i) * row_bytes + AHEAD;
+                fetch(s, bytes.get(at..at + row_bytes).unwrap_or_default());
                 self.term.weights.decode(s, row + i, self.column, &mut out[..self.len]);
                 out[self.len..].fill(0.0);
             } else {
@@ -221,7 +232,11 @@ impl Slab<'_> {
     /// Multiplies one strip with tokens `token..end`.
     #[inline(always)]
     fn strip<S: Simd>(&self, s: S, row: usize, strip: &[f32], mut token: usize, end: usize) {
-        let edges: [Edge; STRIP / TILE] = std::array::from_fn(|i| Edge::of(self, row + i * TILE));
+        let mut edges = [Edge::default(); STRIP / TILE];
+        let tiles = strip.len() / (TILE * self.padded);
+        for (i, edge) in edges[..tiles].iter_mut().enumerate() {
+            *edge = Edge::of(self, row + i * TILE);
+        }
         while token < end {
             let count = S::TOKENS.min(end - token);
             for (edge, tile) in edges.iter().zip(strip.chunks_exact(TILE * self.padded)) {
@@ -267,7 +282,17 @@ impl Slab<'_> {
     }
 }
 
+/// Asks for what will be decoded some time later. The processor does so by itself, but only to
+/// the end of a page.
+#[inline(always)]
+fn fetch<S: Simd>(s: S, bytes: &[u8]) {
+    for line in bytes.chunks(64) {
+        s.prefetch(&line[0]);
+    }
+}
+
 /// What a register tile needs besides its sums.
+#[derive(Clone, Copy, Default)]
 struct Edge {
     row: usize,
     rows: usize,
@@ -279,23 +304,31 @@ impl Edge {
     fn of(slab: &Slab<'_>, row: usize) -> Self {
         let rows = TILE.min(slab.task.end.saturating_sub(row));
         let (mut scale, mut bias) = ([1f32; TILE], [0f32; TILE]);
-        for i in 0..rows {
-            scale[i] = slab.term.weights.row_scale(row + i).unwrap_or(1.0);
-            bias[i] = slab.task.job.bias.map_or(0.0, |b| b[row + i]);
+        if matches!(slab.term.weights, Weights::Codes(..)) {
+            for (i, scale) in scale[..rows].iter_mut().enumerate() {
+                *scale = slab.term.weights.row_scale(row + i).unwrap_or(1.0);
+            }
+        }
+        if let Some(all) = slab.task.job.bias.filter(|_| rows > 0) {
+            bias[..rows].copy_from_slice(&all[row..row + rows]);
         }
         Edge { row, rows, scale, bias }
     }
 
     #[inline(always)]
     fn store(&self, prior: Prior, factor: f32, sums: &[f32; TILE], out: &mut [f32; TILE]) {
+        // One loop for each step: so each is one instruction.
+        let mut v = [0f32; TILE];
         for i in 0..TILE {
-            let v = sums[i] * (self.scale[i] * factor);
-            out[i] = match prior {
-                Prior::Bias => self.bias[i] + v,
-                Prior::BiasAndOutput => out[i] + (self.bias[i] + v),
-                Prior::Output => out[i] + v,
-            };
+            v[i] = sums[i] * (self.scale[i] * factor);
         }
+        if prior != Prior::Output {
+            v.iter_mut().zip(&self.bias).for_each(|(v, bias)| *v += bias);
+        }
+        if prior != Prior::Bias {
+            v.iter_mut().zip(&*out).for_each(|(v, out)| *v += out);
+        }
+        *out = v;
     }
 }
 

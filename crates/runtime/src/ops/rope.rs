@@ -138,3 +138,61 @@ impl InplaceOp1 for TurnHeads<'_> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use store::Family;
+
+    fn rope(scaling: RopeScaling) -> Rope {
+        Rope::new(&Config {
+            family: Family::Llama,
+            vocab_size: 8,
+            hidden_size: 64,
+            intermediate_size: 8,
+            layers: 1,
+            heads: 1,
+            kv_heads: 1,
+            head_dim: 64,
+            rms_norm_eps: 1e-5,
+            rope_theta: 10000.0,
+            rope_scaling: scaling,
+            max_position: 4096,
+            tie_word_embeddings: true,
+            bos_token_id: None,
+            eos_token_ids: Vec::new(),
+        })
+    }
+
+    #[test]
+    fn linear_and_explicit_factors_divide() {
+        let plain = rope(RopeScaling::None).frequencies;
+        assert_eq!((plain[0], plain.len()), (1.0, 32));
+        let linear = rope(RopeScaling::Linear { factor: 4.0 }).frequencies;
+        assert!(plain.iter().zip(&linear).all(|(p, l)| p / 4.0 == *l));
+        let factors: Vec<f32> = (0..32).map(|i| 1.0 + i as f32).collect();
+        let explicit = rope(RopeScaling::Factors(factors.clone())).frequencies;
+        assert!(plain.iter().zip(&factors).zip(&explicit).all(|((p, f), e)| (p / f - e).abs() <= 1e-7 * e));
+    }
+
+    #[test]
+    fn yarn_keeps_fast_turns_and_stretches_slow_ones() {
+        let plain = rope(RopeScaling::None).frequencies;
+        let yarn = rope(RopeScaling::Yarn {
+            factor: 4.0,
+            beta_fast: 32.0,
+            beta_slow: 1.0,
+            attention_factor: 1.139,
+            original_max_position: 2048,
+        });
+        // d ln(2048 / (turns 2 pi)) / (2 ln 10000): 8.07 for 32 turns, 20.1 for one turn.
+        for (i, (p, y)) in plain.iter().zip(&yarn.frequencies).enumerate() {
+            let ramp = ((i as f32 - 8.0) / 13.0).clamp(0.0, 1.0);
+            let want = p / 4.0 * ramp + p * (1.0 - ramp);
+            assert!((y - want).abs() <= 1e-6 * want, "{i}: {y} {want}");
+        }
+        let turns = yarn.turns(5, 2);
+        assert!((f64::from(turns.cos[32]) - 1.139 * 6f64.cos()).abs() < 1e-6);
+        assert!((f64::from(turns.sin[0]) - 1.139 * 5f64.sin()).abs() < 1e-6);
+    }
+}

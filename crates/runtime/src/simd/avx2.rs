@@ -18,6 +18,29 @@ impl Avx2 {
 
 type Chunk = [f32; 8];
 
+/// Eight signed bytes, multiplied with `scale`.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn widened(bytes: __m128i, scale: __m256, out: &mut [f32]) {
+    let values = _mm256_mul_ps(_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes)), scale);
+    // SAFETY: the slice is cut to eight elements.
+    unsafe { _mm256_storeu_ps(out[..8].as_mut_ptr(), values) }
+}
+
+/// Eight bytes as indices below 16.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn looked_up(bytes: __m128i, table: &[f32; 16], out: &mut [f32]) {
+    // SAFETY: the table has sixteen elements.
+    let (low, high) = unsafe { (_mm256_loadu_ps(table.as_ptr()), _mm256_loadu_ps(table.as_ptr().add(8))) };
+    let index = _mm256_cvtepu8_epi32(bytes);
+    // A permutation looks at three bits; the fourth, moved to the sign, chooses the half.
+    let (low, high) = (_mm256_permutevar8x32_ps(low, index), _mm256_permutevar8x32_ps(high, index));
+    let values = _mm256_blendv_ps(low, high, _mm256_castsi256_ps(_mm256_slli_epi32::<28>(index)));
+    // SAFETY: the slice is cut to eight elements.
+    unsafe { _mm256_storeu_ps(out[..8].as_mut_ptr(), values) }
+}
+
 /// Calls intrinsics that need nothing but the instruction set.
 macro_rules! simd {
     ($e:expr) => {
@@ -115,6 +138,10 @@ impl Simd for Avx2 {
         })
     }
     #[inline(always)]
+    fn prefetch(self, byte: &u8) {
+        simd!(_mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(byte).cast()))
+    }
+    #[inline(always)]
     fn vectorize<K: Kernel>(self, k: K) -> K::Output {
         #[target_feature(enable = "avx2,fma,f16c")]
         fn inner<K: Kernel>(s: Avx2, k: K) -> K::Output {
@@ -122,6 +149,10 @@ impl Simd for Avx2 {
         }
         // SAFETY: an `Avx2` exists only where `detect` found the instructions.
         unsafe { inner(self, k) }
+    }
+    #[inline(always)]
+    fn half(self, bytes: [u8; 2]) -> f32 {
+        simd!(_mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(i32::from(u16::from_le_bytes(bytes))))))
     }
     #[inline(always)]
     fn widen_f16<H: Half>(self, src: &[H], dst: &mut [f32]) {
@@ -133,19 +164,19 @@ impl Simd for Avx2 {
         rest.iter().zip(rest_out).for_each(|(h, o)| *o = h.value());
     }
     #[inline(always)]
-    fn widen_i8(self, src: &[u8], xor: u8, dst: &mut [f32]) {
+    fn widen_i8(self, src: &[u8], xor: u8, scale: f32, dst: &mut [f32]) {
         let (bytes, rest) = src[..dst.len()].as_chunks::<8>();
         let (out, rest_out) = dst.as_chunks_mut::<8>();
         for (b, o) in bytes.iter().zip(out) {
             simd!({
                 let b = _mm_xor_si128(_mm_loadl_epi64(b.as_ptr().cast()), _mm_set1_epi8(xor as i8));
-                _mm256_storeu_ps(o.as_mut_ptr(), _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(b)));
+                widened(b, self.splat(scale), o);
             });
         }
-        Plain.widen_i8(rest, xor, rest_out);
+        Plain.widen_i8(rest, xor, scale, rest_out);
     }
     #[inline(always)]
-    fn widen_nibbles(self, src: &[u8], dst: &mut [f32]) {
+    fn widen_nibbles(self, src: &[u8], scale: f32, dst: &mut [f32]) {
         let (bytes, _) = src[..dst.len().div_ceil(2)].as_chunks::<8>();
         let (out, rest_out) = dst.as_chunks_mut::<16>();
         let done = bytes.len().min(out.len());
@@ -156,11 +187,45 @@ impl Simd for Avx2 {
                 let low = _mm_and_si128(b, mask);
                 let high = _mm_and_si128(_mm_srli_epi16::<4>(b), mask);
                 let codes = _mm_sub_epi8(_mm_unpacklo_epi8(low, high), _mm_set1_epi8(8));
-                _mm256_storeu_ps(o.as_mut_ptr(), _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(codes)));
-                let codes = _mm_unpackhi_epi64(codes, codes);
-                _mm256_storeu_ps(o.as_mut_ptr().add(8), _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(codes)));
+                let (first, second) = o.split_at_mut(8);
+                widened(codes, self.splat(scale), first);
+                widened(_mm_unpackhi_epi64(codes, codes), self.splat(scale), second);
             });
         }
-        Plain.widen_nibbles(&src[8 * done..], rest_out);
+        Plain.widen_nibbles(&src[8 * done..], scale, rest_out);
+    }
+    #[inline(always)]
+    fn widen_halves_of_bytes(self, src: &[u8; 16], scale: f32, dst: &mut [f32; 32]) {
+        simd!({
+            let b = _mm_loadu_si128(src.as_ptr().cast());
+            let mask = _mm_set1_epi8(15);
+            let eight = _mm_set1_epi8(8);
+            let low = _mm_sub_epi8(_mm_and_si128(b, mask), eight);
+            let high = _mm_sub_epi8(_mm_and_si128(_mm_srli_epi16::<4>(b), mask), eight);
+            let scale = self.splat(scale);
+            for (codes, out) in [low, high].into_iter().zip(dst.as_chunks_mut::<16>().0) {
+                let (first, second) = out.split_at_mut(8);
+                widened(codes, scale, first);
+                widened(_mm_unpackhi_epi64(codes, codes), scale, second);
+            }
+        })
+    }
+    #[inline(always)]
+    fn look_up(self, src: &[u8], table: &[f32; 16], dst: &mut [f32]) {
+        let (bytes, _) = src[..dst.len().div_ceil(2)].as_chunks::<8>();
+        let (out, rest_out) = dst.as_chunks_mut::<16>();
+        let done = bytes.len().min(out.len());
+        for (b, o) in bytes.iter().zip(out.iter_mut()) {
+            simd!({
+                let b = _mm_loadl_epi64(b.as_ptr().cast());
+                let mask = _mm_set1_epi8(15);
+                let high = _mm_and_si128(_mm_srli_epi16::<4>(b), mask);
+                let codes = _mm_unpacklo_epi8(high, _mm_and_si128(b, mask));
+                let (first, second) = o.split_at_mut(8);
+                looked_up(codes, table, first);
+                looked_up(_mm_unpackhi_epi64(codes, codes), table, second);
+            });
+        }
+        Plain.look_up(&src[8 * done..], table, rest_out);
     }
 }

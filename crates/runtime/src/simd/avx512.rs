@@ -11,6 +11,7 @@ impl Avx512 {
     /// None where the processor lacks any of it.
     pub fn detect() -> Option<Self> {
         let has = is_x86_feature_detected!("avx512f")
+            && is_x86_feature_detected!("f16c")
             && is_x86_feature_detected!("avx512bw")
             && is_x86_feature_detected!("avx512dq")
             && is_x86_feature_detected!("avx512vl")
@@ -21,6 +22,15 @@ impl Avx512 {
 }
 
 type Chunk = [f32; 16];
+
+/// Sixteen signed bytes, multiplied with `scale`.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn widened(bytes: __m128i, scale: __m512, out: &mut [f32]) {
+    let values = _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes)), scale);
+    // SAFETY: the slice is cut to sixteen elements.
+    unsafe { _mm512_storeu_ps(out[..16].as_mut_ptr(), values) }
+}
 
 /// Calls intrinsics that need nothing but the instruction set.
 macro_rules! simd {
@@ -121,14 +131,21 @@ impl Simd for Avx512 {
         })
     }
     #[inline(always)]
+    fn prefetch(self, byte: &u8) {
+        simd!(_mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(byte).cast()))
+    }
+    #[inline(always)]
     fn vectorize<K: Kernel>(self, k: K) -> K::Output {
         #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
         fn inner<K: Kernel>(s: Avx512, k: K) -> K::Output {
             k.run(s)
         }
-        // SAFETY: an `Avx512` exists only where `detect` found the instructions (F16C comes
-        // with AVX2 on every processor that has it).
+        // SAFETY: an `Avx512` exists only where `detect` found the instructions.
         unsafe { inner(self, k) }
+    }
+    #[inline(always)]
+    fn half(self, bytes: [u8; 2]) -> f32 {
+        simd!(_mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(i32::from(u16::from_le_bytes(bytes))))))
     }
     #[inline(always)]
     fn widen_f16<H: Half>(self, src: &[H], dst: &mut [f32]) {
@@ -141,19 +158,19 @@ impl Simd for Avx512 {
         rest.iter().zip(rest_out).for_each(|(h, o)| *o = h.value());
     }
     #[inline(always)]
-    fn widen_i8(self, src: &[u8], xor: u8, dst: &mut [f32]) {
+    fn widen_i8(self, src: &[u8], xor: u8, scale: f32, dst: &mut [f32]) {
         let (bytes, rest) = src[..dst.len()].as_chunks::<16>();
         let (out, rest_out) = dst.as_chunks_mut::<16>();
         for (b, o) in bytes.iter().zip(out) {
             simd!({
                 let b = _mm_xor_si128(_mm_loadu_si128(b.as_ptr().cast()), _mm_set1_epi8(xor as i8));
-                _mm512_storeu_ps(o.as_mut_ptr(), _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(b)));
+                widened(b, self.splat(scale), o);
             });
         }
-        Plain.widen_i8(rest, xor, rest_out);
+        Plain.widen_i8(rest, xor, scale, rest_out);
     }
     #[inline(always)]
-    fn widen_nibbles(self, src: &[u8], dst: &mut [f32]) {
+    fn widen_nibbles(self, src: &[u8], scale: f32, dst: &mut [f32]) {
         let (bytes, _) = src[..dst.len().div_ceil(2)].as_chunks::<8>();
         let (out, rest_out) = dst.as_chunks_mut::<16>();
         // An odd length rounds the bytes up: they may form one chunk more than the output does.
@@ -165,9 +182,40 @@ impl Simd for Avx512 {
                 let low = _mm_and_si128(b, mask);
                 let high = _mm_and_si128(_mm_srli_epi16::<4>(b), mask);
                 let codes = _mm_sub_epi8(_mm_unpacklo_epi8(low, high), _mm_set1_epi8(8));
-                _mm512_storeu_ps(o.as_mut_ptr(), _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(codes)));
+                widened(codes, self.splat(scale), o);
             });
         }
-        Plain.widen_nibbles(&src[8 * done..], rest_out);
+        Plain.widen_nibbles(&src[8 * done..], scale, rest_out);
+    }
+    #[inline(always)]
+    fn widen_halves_of_bytes(self, src: &[u8; 16], scale: f32, dst: &mut [f32; 32]) {
+        simd!({
+            let b = _mm_loadu_si128(src.as_ptr().cast());
+            let mask = _mm_set1_epi8(15);
+            let eight = _mm_set1_epi8(8);
+            let low = _mm_sub_epi8(_mm_and_si128(b, mask), eight);
+            let high = _mm_sub_epi8(_mm_and_si128(_mm_srli_epi16::<4>(b), mask), eight);
+            let scale = self.splat(scale);
+            let (first, second) = dst.split_at_mut(16);
+            widened(low, scale, first);
+            widened(high, scale, second);
+        })
+    }
+    #[inline(always)]
+    fn look_up(self, src: &[u8], table: &[f32; 16], dst: &mut [f32]) {
+        let (bytes, _) = src[..dst.len().div_ceil(2)].as_chunks::<8>();
+        let (out, rest_out) = dst.as_chunks_mut::<16>();
+        let done = bytes.len().min(out.len());
+        for (b, o) in bytes.iter().zip(out.iter_mut()) {
+            simd!({
+                let b = _mm_loadl_epi64(b.as_ptr().cast());
+                let mask = _mm_set1_epi8(15);
+                let high = _mm_and_si128(_mm_srli_epi16::<4>(b), mask);
+                let codes = _mm_unpacklo_epi8(high, _mm_and_si128(b, mask));
+                let values = _mm512_permutexvar_ps(_mm512_cvtepu8_epi32(codes), _mm512_loadu_ps(table.as_ptr()));
+                _mm512_storeu_ps(o.as_mut_ptr(), values);
+            });
+        }
+        Plain.look_up(&src[8 * done..], table, rest_out);
     }
 }

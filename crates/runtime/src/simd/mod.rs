@@ -59,15 +59,28 @@ pub trait Simd: Copy + Send + Sync + 'static {
     fn sum(self, v: Self::V) -> f32;
     /// Sums of the lanes of four vectors, in the order of [`Simd::sum`].
     fn sum4(self, v: [Self::V; 4]) -> [f32; 4];
+    /// Asks for the memory about a byte that will be read soon.
+    #[inline(always)]
+    fn prefetch(self, _: &u8) {}
     /// Runs `k` with the instructions of this set enabled.
     fn vectorize<K: Kernel>(self, k: K) -> K::Output;
 
+    /// Widens one half.
+    #[inline(always)]
+    fn half(self, bytes: [u8; 2]) -> f32 {
+        bytes.value()
+    }
     /// Widens halves; `src` is at least as long as `dst`.
     fn widen_f16<H: Half>(self, src: &[H], dst: &mut [f32]);
-    /// Widens signed bytes, each flipped by `xor` first.
-    fn widen_i8(self, src: &[u8], xor: u8, dst: &mut [f32]);
-    /// Widens nibbles less 8, the low one of a byte first; `dst` may have odd length.
-    fn widen_nibbles(self, src: &[u8], dst: &mut [f32]);
+    /// Widens signed bytes, each flipped by `xor` first, and multiplies them with `scale`.
+    fn widen_i8(self, src: &[u8], xor: u8, scale: f32, dst: &mut [f32]);
+    /// Widens nibbles less 8, the low one of a byte first, and multiplies them with `scale`;
+    /// `dst` may have odd length.
+    fn widen_nibbles(self, src: &[u8], scale: f32, dst: &mut [f32]);
+    /// Widens the low nibbles less 8, then the high ones, and multiplies them with `scale`.
+    fn widen_halves_of_bytes(self, src: &[u8; 16], scale: f32, dst: &mut [f32; 32]);
+    /// Looks nibbles up, the high one of a byte first; `dst` may have odd length.
+    fn look_up(self, src: &[u8], table: &[f32; 16], dst: &mut [f32]);
 }
 
 /// A half as memory has it: aligned, or as bytes of a file.

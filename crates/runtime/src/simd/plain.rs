@@ -98,15 +98,31 @@ impl Simd for Plain {
         dst.iter_mut().zip(src).for_each(|(d, h)| *d = h.value());
     }
     #[inline(always)]
-    fn widen_i8(self, src: &[u8], xor: u8, dst: &mut [f32]) {
-        dst.iter_mut().zip(src).for_each(|(d, &b)| *d = f32::from((b ^ xor) as i8));
+    fn widen_i8(self, src: &[u8], xor: u8, scale: f32, dst: &mut [f32]) {
+        dst.iter_mut().zip(src).for_each(|(d, &b)| *d = f32::from((b ^ xor) as i8) * scale);
     }
     #[inline(always)]
-    fn widen_nibbles(self, src: &[u8], dst: &mut [f32]) {
+    fn widen_nibbles(self, src: &[u8], scale: f32, dst: &mut [f32]) {
         for (pair, &b) in dst.chunks_mut(2).zip(src) {
-            pair[0] = f32::from((b & 15) as i8 - 8);
+            pair[0] = f32::from((b & 15) as i8 - 8) * scale;
             if let Some(second) = pair.get_mut(1) {
-                *second = f32::from((b >> 4) as i8 - 8);
+                *second = f32::from((b >> 4) as i8 - 8) * scale;
+            }
+        }
+    }
+    #[inline(always)]
+    fn widen_halves_of_bytes(self, src: &[u8; 16], scale: f32, dst: &mut [f32; 32]) {
+        for (i, b) in src.iter().enumerate() {
+            dst[i] = f32::from((b & 15) as i8 - 8) * scale;
+            dst[i + 16] = f32::from((b >> 4) as i8 - 8) * scale;
+        }
+    }
+    #[inline(always)]
+    fn look_up(self, src: &[u8], table: &[f32; 16], dst: &mut [f32]) {
+        for (pair, &b) in dst.chunks_mut(2).zip(src) {
+            pair[0] = table[usize::from(b >> 4)];
+            if let Some(second) = pair.get_mut(1) {
+                *second = table[usize::from(b & 15)];
             }
         }
     }

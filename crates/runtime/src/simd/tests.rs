@@ -50,18 +50,24 @@ impl Kernel for Exp<'_> {
 struct Widen<'a>(&'a [u8], usize);
 
 impl Kernel for Widen<'_> {
-    type Output = [Vec<f32>; 5];
+    type Output = [Vec<f32>; 8];
 
     #[inline(always)]
-    fn run<S: Simd>(self, s: S) -> [Vec<f32>; 5] {
+    fn run<S: Simd>(self, s: S) -> [Vec<f32>; 8] {
         let Widen(bytes, n) = self;
-        let mut out: [Vec<f32>; 5] = std::array::from_fn(|_| vec![0f32; n]);
+        let mut out: [Vec<f32>; 8] = std::array::from_fn(|_| vec![0f32; n]);
         let halves: Vec<f16> = bytes.as_chunks::<2>().0.iter().map(|b| f16::from_le_bytes(*b)).collect();
-        s.widen_i8(bytes, 0, &mut out[0]);
-        s.widen_i8(bytes, 0x80, &mut out[1]);
-        s.widen_nibbles(bytes, &mut out[2]);
+        s.widen_i8(bytes, 0, 1.0, &mut out[0]);
+        s.widen_i8(bytes, 0x80, 0.37, &mut out[1]);
+        s.widen_nibbles(bytes, -0.3, &mut out[2]);
         s.widen_f16(bytes.as_chunks::<2>().0, &mut out[3]);
         s.widen_f16(&halves, &mut out[4]);
+        let table = std::array::from_fn(|i| i as f32 * 0.7 - 3.0);
+        s.look_up(bytes, &table, &mut out[5]);
+        let mut both = [0f32; 32];
+        s.widen_halves_of_bytes(bytes[n..].first_chunk().expect("sixteen"), 0.9, &mut both);
+        out[6] = both.to_vec();
+        out[7] = bytes.as_chunks::<2>().0.iter().map(|b| s.half(*b)).collect();
         out
     }
 }
@@ -136,7 +142,7 @@ proptest! {
         let want = Isa::Plain(plain::Plain).run(Widen(&bytes, n));
         for isa in Isa::available() {
             let got = isa.run(Widen(&bytes, n));
-            (0..5).for_each(|i| assert!(same(&got[i], &want[i]), "{isa:?} {i} of {n}"));
+            (0..8).for_each(|i| assert!(same(&got[i], &want[i]), "{isa:?} {i} of {n}"));
         }
     }
 
