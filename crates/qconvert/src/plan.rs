@@ -112,10 +112,12 @@ impl<'a> Source<'a> {
         check_calibration(scheme, settings)?;
         let mut plan =
             Plan { scheme, target: settings.target, weights: Vec::new(), misfits: Vec::new(), notes: Vec::new() };
+        let config = if settings.target == Target::Gguf { Some(self.model.config()?) } else { None };
         for (index, weight) in self.weights.iter().enumerate() {
+            let (name, order) = self.place(weight, config.as_ref())?;
             let chosen = settings.rules.scheme_for(weight, scheme);
-            match self.lay(weight, chosen, settings, wide)? {
-                Ok((name, order, laid)) => {
+            match self.lay(weight, &name, order, chosen, settings, wide) {
+                Ok(laid) => {
                     let scheme = chosen.filter(|s| !matches!(s, Scheme::Float(_)));
                     plan.weights.push(PlannedWeight { index, scheme, name, order, laid });
                 }
@@ -135,38 +137,35 @@ impl<'a> Source<'a> {
     fn lay(
         &self,
         weight: &Weight,
+        name: &str,
+        order: RowOrder,
         scheme: Option<Scheme>,
         settings: &Settings,
         wide: &HashSet<String>,
-    ) -> Result<Result<(String, RowOrder, Laid), Misfit>> {
-        let (name, order) = self.place(weight, settings.target)?;
+    ) -> Result<Laid, Misfit> {
         let quantized = scheme.filter(|s| !matches!(s, Scheme::Float(_)));
         let Some(scheme) = quantized else {
             let float = match scheme {
                 Some(Scheme::Float(ty)) => Some(ty),
                 _ => None,
             };
-            let laid = self.keep(weight, float, settings, &name, order)?;
-            return Ok(Ok((name, order, laid)));
+            return Ok(self.keep(weight, float, settings, name, order));
         };
         let &[rows, cols] = &weight.shape[..] else {
-            return Ok(Err(misfit(weight, "only matrices are quantized".into(), "exclude it".into())));
+            return Err(misfit(weight, "only matrices are quantized".into(), "exclude it".into()));
         };
         let stats = settings.calibration.as_ref().map(|c| c.module(weight.module())).unwrap_or_default();
         if scheme.needs_calibration() && stats.is_none() {
             let why = "the calibration has no statistics of it".into();
-            return Ok(Err(misfit(weight, why, "calibrate with the same model, or exclude it".into())));
+            return Err(misfit(weight, why, "calibrate with the same model, or exclude it".into()));
         }
         if stats.is_some_and(|s| s.len() != cols) {
-            return Ok(Err(misfit(
-                weight,
-                "the calibration has another width".into(),
-                "calibrate with the same model".into(),
-            )));
+            let why = "the calibration has another width".into();
+            return Err(misfit(weight, why, "calibrate with the same model".into()));
         }
         let columns = stats.map(|s| outlier::outlier_columns(s, outlier::THRESHOLD)).unwrap_or_default();
         let request = layout::Request {
-            name: &name,
+            name,
             rows,
             cols,
             scheme,
@@ -179,15 +178,15 @@ impl<'a> Source<'a> {
             Some(layout) => layout::lay(layout, &request),
             None => lay_default(settings.target, &request),
         };
-        Ok(laid.map(|laid| (name.clone(), order, laid)).map_err(|no| misfit(weight, no.why, no.instead)))
+        laid.map_err(|no| misfit(weight, no.why, no.instead))
     }
 
-    /// Name and row order in the target.
-    fn place(&self, weight: &Weight, target: Target) -> Result<(String, RowOrder)> {
-        if target == Target::Safetensors {
+    /// Name and row order in GGUF, whose models need a configuration; in safetensors (none
+    /// given) both are the source's.
+    fn place(&self, weight: &Weight, config: Option<&store::Config>) -> Result<(String, RowOrder)> {
+        let Some(config) = config else {
             return Ok((weight.name.clone(), RowOrder::Natural));
-        }
-        let config = self.model.config()?;
+        };
         let name = gguf::hf_to_gguf_name(&weight.name).ok_or_else(|| {
             store::Error::tensor(&self.model.path, &weight.name, "has no name in GGUF; use --to safetensors")
         })?;
@@ -205,7 +204,7 @@ impl<'a> Source<'a> {
         settings: &Settings,
         name: &str,
         order: RowOrder,
-    ) -> Result<Laid> {
+    ) -> Laid {
         let stored = source::plain_dtype(weight);
         let ggml_fits = settings.target == Target::Gguf;
         let one_dim = weight.shape.len() == 1 && stored.is_some_and(|d| d.float().is_some());
@@ -238,7 +237,7 @@ impl<'a> Source<'a> {
             bytes,
             content: Content::Stream(0),
         };
-        Ok(Laid { layout: Layout::Plain, encoding, tensors: vec![tensor], entry: None })
+        Laid { layout: Layout::Plain, encoding, tensors: vec![tensor], entry: None }
     }
 }
 
@@ -254,28 +253,22 @@ fn check_calibration(scheme: Scheme, settings: &Settings) -> Result<()> {
 }
 
 fn lay_default(target: Target, request: &layout::Request<'_>) -> Result<Laid, layout::NoFit> {
-    let order: &[Layout] = match (target, request.scheme) {
-        (Target::Gguf, Scheme::Ggml(_)) => &[Layout::Ggml],
-        (Target::Gguf, _) => &[Layout::Ggml, Layout::Packed],
-        (_, Scheme::Ggml(_)) => &[Layout::Ggml],
-        (_, Scheme::Nf4 { .. }) => &[Layout::Bitsandbytes],
-        (_, Scheme::Int8Outlier) => &[Layout::Packed],
-        _ => &[Layout::CompressedTensors],
-    };
-    if target == Target::Safetensors && matches!(request.scheme, Scheme::Ggml(_)) {
-        return Err(layout::NoFit {
-            why: "ggml blocks have no place in safetensors".into(),
-            instead: "use --to gguf".into(),
-        });
-    }
-    let mut last = None;
-    for layout in order {
-        match layout::lay(*layout, request) {
-            Ok(laid) => return Ok(laid),
-            Err(no) => last = Some(no),
+    let layout = match (target, request.scheme) {
+        (Target::Gguf, Scheme::Ggml(_)) => Layout::Ggml,
+        (Target::Gguf, _) => {
+            return layout::lay(Layout::Ggml, request).or_else(|_| layout::lay(Layout::Packed, request));
         }
-    }
-    Err(last.unwrap_or_else(|| layout::NoFit { why: "no layout holds it".into(), instead: String::new() }))
+        (Target::Safetensors, Scheme::Ggml(_)) => {
+            return Err(layout::NoFit {
+                why: "ggml blocks have no place in safetensors".into(),
+                instead: "use --to gguf".into(),
+            });
+        }
+        (Target::Safetensors, Scheme::Nf4 { .. }) => Layout::Bitsandbytes,
+        (Target::Safetensors, Scheme::Int8Outlier) => Layout::Packed,
+        (Target::Safetensors, _) => Layout::CompressedTensors,
+    };
+    layout::lay(layout, request)
 }
 
 fn misfit(weight: &Weight, why: String, instead: String) -> Misfit {

@@ -127,7 +127,9 @@ fn convert(weight: &Weight, jobs: &[Job<'_>], overflow: Overflow, state: &State)
         return Ok(());
     }
     let view = RowsView::new(weight, encodes[0].planned.order, &encodes);
-    let prepasses = match prepasses(weight, &view, &encodes) {
+    let needed: Result<Vec<Prepass>, _> =
+        encodes.iter().map(|job| prepass(&view, &job.planned.laid.encoding)).collect();
+    let prepasses = match needed {
         Err(schemes::Error::ScaleRange { row, value, ty }) => return widen(weight, row, value, ty, state),
         other => other.map_err(|e| codec(weight, e))?,
     };
@@ -272,12 +274,8 @@ fn decode_tensor(t: &Tensor, out: &mut [f32]) {
     }
 }
 
-fn prepasses(weight: &Weight, view: &RowsView<'_>, jobs: &[&Job<'_>]) -> Result<Vec<Prepass>, schemes::Error> {
-    jobs.iter().map(|job| prepass(weight, view, &job.planned.laid.encoding)).collect()
-}
-
 /// Runs the first pass that an encoding may need.
-pub(crate) fn prepass(_weight: &Weight, view: &RowsView<'_>, encoding: &Encoding) -> Result<Prepass, schemes::Error> {
+pub(crate) fn prepass(view: &RowsView<'_>, encoding: &Encoding) -> Result<Prepass, schemes::Error> {
     if !encoding.needs_prepass() {
         return Ok(Prepass::default());
     }

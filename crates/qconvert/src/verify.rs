@@ -55,7 +55,7 @@ fn compare(weight: &Weight, planned: &PlannedWeight, artifact: &Model, overflow:
     let view = RowsView::with_multiple(weight, planned.order, |cols| encoding.row_multiple(cols));
     let theirs = RowsView::with_multiple(&written, planned.order, |cols| encoding.row_multiple(cols));
     let codec = |source| Error::Codec { weight: weight.name.clone(), source };
-    let prepass = prepass(weight, &view, encoding).map_err(codec)?;
+    let prepass = prepass(&view, encoding).map_err(codec)?;
     view.chunks().into_par_iter().try_for_each(|rows| {
         let (mut values, mut found) = (Vec::new(), Vec::new());
         view.decode(rows.clone(), &mut values);

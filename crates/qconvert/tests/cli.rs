@@ -98,6 +98,7 @@ fn failures_are_one_line_that_names_the_file() {
     let weights = std::fs::read(place.path("model/model.safetensors")).expect("reads");
     let err = place.fails(1, &["nowhere", "--scheme", "int8-row", "--to", "gguf", "-o", "x.gguf"]);
     assert!(err.contains("nowhere"), "{err}");
+    assert_eq!(err.matches("No such file").count(), 1, "a cause is said once: {err}");
     let err = place.fails(1, &["model", "--scheme", "int8-row", "--to", "gguf", "-o", "missing/x.gguf"]);
     assert!(err.contains("missing"), "{err}");
     let err = place.fails(1, &["model", "--scheme", "int4-g128", "--to", "safetensors", "-o", "out"]);

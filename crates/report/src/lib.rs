@@ -24,4 +24,4 @@ pub mod table;
 mod terminal;
 
 pub use error::Error;
-pub use terminal::{terminal_width, use_color};
+pub use terminal::{error_line, stdout_form};

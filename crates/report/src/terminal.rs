@@ -1,14 +1,38 @@
-//! What standard output is.
+//! What standard output and standard error are drawn on, and what an error says there.
 
+use crate::spark::Glyphs;
+use crate::table::Terminal;
+use std::error::Error;
 use std::io::IsTerminal;
+
+/// The form that a table takes on standard output.
+pub fn stdout_form() -> Terminal {
+    // A file is read elsewhere: its characters don't depend on this terminal's.
+    let glyphs = if std::io::stdout().is_terminal() { Glyphs::detect() } else { Glyphs::Unicode };
+    Terminal { width: terminal_width(), color: use_color(), glyphs }
+}
+
+/// An error with its causes on one line, each said once: many an error names its cause itself.
+pub fn error_line(error: &(dyn Error + 'static)) -> String {
+    let mut text = String::new();
+    let mut next = Some(error);
+    while let Some(e) = next {
+        let cause = e.to_string();
+        if !text.contains(&cause) {
+            text = if text.is_empty() { cause } else { format!("{text}: {cause}") };
+        }
+        next = e.source();
+    }
+    crate::format::printable(&text)
+}
 
 /// Columns of standard output: the terminal's, or 160 where it is none, so that a table in a
 /// file is not cut up.
-pub fn terminal_width() -> usize {
+fn terminal_width() -> usize {
     terminal_size::terminal_size().map_or(160, |(width, _)| usize::from(width.0))
 }
 
 /// Whether to colour: a terminal, and `NO_COLOR` not set (no-color.org).
-pub fn use_color() -> bool {
+fn use_color() -> bool {
     std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty())
 }

@@ -198,5 +198,5 @@ fn pretty(value: &Value) -> String {
 }
 
 fn terminal(table: &Table) -> String {
-    table.to_terminal(report::terminal_width(), report::use_color())
+    report::stdout_form().render(table)
 }

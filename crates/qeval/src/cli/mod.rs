@@ -6,7 +6,6 @@ mod page;
 mod run;
 mod sweep;
 mod table;
-mod terminal;
 
 use crate::Error;
 use args::{Cli, Command};
@@ -66,20 +65,9 @@ fn print(outcome: &Outcome) -> ExitCode {
 }
 
 fn fail(e: &anyhow::Error) -> ExitCode {
-    say(&message(e));
+    say(&report::error_line(e.as_ref()));
     let usage = e.is::<Usage>() || matches!(e.downcast_ref::<Error>(), Some(Error::Protocol(_)));
     ExitCode::from(if usage { 2 } else { 1 })
-}
-
-/// An error with its causes, each said once: many an error names its cause itself.
-fn message(e: &anyhow::Error) -> String {
-    let mut text = String::new();
-    for cause in e.chain().map(ToString::to_string) {
-        if !text.contains(&cause) {
-            text = if text.is_empty() { cause } else { format!("{text}: {cause}") };
-        }
-    }
-    text
 }
 
 /// One line on standard error.
@@ -96,6 +84,6 @@ mod tests {
     fn a_cause_is_said_once() {
         let cause = io::Error::new(io::ErrorKind::NotFound, "not there");
         let e = anyhow::Error::from(Error::io("a.txt", "read", cause)).context("scoring");
-        assert_eq!(message(&e), "scoring: a.txt: cannot read: not there");
+        assert_eq!(report::error_line(e.as_ref()), "scoring: a.txt: cannot read: not there");
     }
 }

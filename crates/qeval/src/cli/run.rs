@@ -1,7 +1,7 @@
 //! `qeval compare` and `qeval perplexity`.
 
 use super::args::{CompareArgs, MeasureArgs, OutputArgs, PerplexityArgs, TextArgs};
-use super::{Outcome, Usage, builtin, page, table, terminal};
+use super::{Outcome, Usage, builtin, page, table};
 use crate::compare::{self, Request, Subject};
 use crate::load::Loaded;
 use crate::rows::Comparison;
@@ -95,7 +95,7 @@ pub fn present(comparison: &Comparison, args: &OutputArgs) -> Result<Outcome> {
         args if args.prints_json() => comparison.to_json()?,
         args if args.markdown => table::table(comparison)?.to_markdown(),
         args if args.csv => table::table(comparison)?.to_csv(),
-        _ => terminal::form().render(&table::table(comparison)?),
+        _ => report::stdout_form().render(&table::table(comparison)?),
     };
     let marked = comparison.rows.iter().filter_map(|r| Some((r, r.problem.as_ref()?)));
     let problems = marked.map(|(row, problem)| format!("{} ({}): {problem}", row.artifact, row.scheme)).collect();
