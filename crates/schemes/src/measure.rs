@@ -12,8 +12,12 @@ pub struct WeightError {
 impl WeightError {
     /// Adds a run of weights and what they decode to.
     pub fn add(&mut self, source: &[f32], decoded: &[f32]) {
-        for (w, d) in source.chunks(4096).zip(decoded.chunks(4096)) {
-            let (difference, norm) = sums(w, d);
+        for (w, d) in source.chunks(RUN).zip(decoded.chunks(RUN)) {
+            let (mut difference, mut norm) = sums(w, d);
+            // Squares beyond f32, or below it, are rare enough to be done again.
+            if !(SMALLEST..f64::INFINITY).contains(&norm) || !difference.is_finite() {
+                (difference, norm) = wide_sums(w, d);
+            }
             self.difference += difference;
             self.source += norm;
         }
@@ -31,17 +35,39 @@ impl WeightError {
     }
 }
 
+/// Weights whose squares are summed in f32: sixteen in each of sixteen lanes, so that rounding
+/// stays below 1e-6 of the sum.
+const RUN: usize = 256;
+
+/// Sums of squares below this may have lost terms to f32's smallest numbers.
+const SMALLEST: f64 = 1e-24;
+
+/// Squared differences and squares, in f32.
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512bw+avx512vl", "x86_64+avx2+fma"))]
 fn sums(source: &[f32], decoded: &[f32]) -> (f64, f64) {
-    let (mut difference, mut norm) = ([0f64; 16], [0f64; 16]);
-    for (w, d) in source.chunks(16).zip(decoded.chunks(16)) {
-        for (i, (w, d)) in w.iter().zip(d).enumerate() {
-            let (w, d) = (f64::from(*w), f64::from(*d));
-            difference[i] += (w - d) * (w - d);
-            norm[i] += w * w;
+    let (mut difference, mut norm) = ([0f32; 16], [0f32; 16]);
+    let (whole, rest) = source.as_chunks::<16>();
+    let (whole_decoded, rest_decoded) = decoded.as_chunks::<16>();
+    for (w, d) in whole.iter().zip(whole_decoded) {
+        for i in 0..16 {
+            difference[i] += (w[i] - d[i]) * (w[i] - d[i]);
+            norm[i] += w[i] * w[i];
         }
     }
-    (difference.iter().sum(), norm.iter().sum())
+    for (i, (w, d)) in rest.iter().zip(rest_decoded).enumerate() {
+        difference[i] += (w - d) * (w - d);
+        norm[i] += w * w;
+    }
+    let sum = |lanes: [f32; 16]| lanes.into_iter().map(f64::from).sum();
+    (sum(difference), sum(norm))
+}
+
+/// The same in f64.
+fn wide_sums(source: &[f32], decoded: &[f32]) -> (f64, f64) {
+    source.iter().zip(decoded).fold((0.0, 0.0), |(difference, norm), (w, d)| {
+        let (w, d) = (f64::from(*w), f64::from(*d));
+        (difference + (w - d) * (w - d), norm + w * w)
+    })
 }
 
 #[cfg(test)]
@@ -54,5 +80,17 @@ mod tests {
         e.add(&[3.0, 4.0], &[3.0, 3.5]);
         assert!((e.relative() - 0.1).abs() < 1e-12);
         assert_eq!(WeightError::default().relative(), 0.0);
+    }
+
+    #[test]
+    fn as_in_f64_whatever_the_size_of_weights() {
+        for magnitude in [1e-30f32, 1e-12, 1e-3, 1.0, 1e25] {
+            let w: Vec<f32> = (0..1003).map(|i| magnitude * ((i * 7919 % 2003) as f32 / 1001.0 - 1.0)).collect();
+            let d: Vec<f32> = w.iter().map(|w| w + 0.01 * magnitude).collect();
+            let mut e = WeightError::default();
+            e.add(&w, &d);
+            let (difference, norm) = wide_sums(&w, &d);
+            assert!((e.relative() / (difference / norm).sqrt() - 1.0).abs() < 1e-5, "{magnitude}");
+        }
     }
 }

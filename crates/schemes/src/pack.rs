@@ -39,10 +39,10 @@ impl Packing {
             Packing::I8 => out.iter_mut().zip(codes).for_each(|(o, &c)| *o = c as u8),
             Packing::Offset8 => out.iter_mut().zip(codes).for_each(|(o, &c)| *o = (c as u8) ^ 0x80),
             Packing::Nibble => {
-                for (o, pair) in out.iter_mut().zip(codes.chunks(2)) {
-                    let low = (pair[0] + 8) as u8;
-                    let high = pair.get(1).map_or(0, |&c| (c + 8) as u8);
-                    *o = low | high << 4;
+                let (pairs, rest) = codes.as_chunks::<2>();
+                pack_nibbles(pairs, out);
+                if let [last] = rest {
+                    out[pairs.len()] = (last + 8) as u8;
                 }
             }
         }
@@ -64,6 +64,13 @@ impl Packing {
                 }
             }
         }
+    }
+}
+
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512bw+avx512vl", "x86_64+avx2+fma"))]
+fn pack_nibbles(pairs: &[[i8; 2]], out: &mut [u8]) {
+    for (o, [low, high]) in out.iter_mut().zip(pairs) {
+        *o = (low + 8) as u8 | ((high + 8) as u8) << 4;
     }
 }
 

@@ -1,14 +1,18 @@
 //! Linear layers that multiply from the packed form.
 
+pub mod codes;
+mod float;
+mod integer;
 pub mod panel;
 pub mod product;
+pub mod quantized;
 pub mod weights;
 
 use crate::ops::{self, values, values_mut};
 use crate::simd::Isa;
 use candle_core::{CpuStorage, InplaceOp2, Layout, Result, bail};
-use panel::{Panel, Recipe};
-use product::{Job, Term};
+use panel::{Prepared, Recipe};
+use product::Job;
 use std::sync::Arc;
 use store::Linear;
 use weights::parts;
@@ -70,29 +74,22 @@ impl Project<'_> {
         let Some(cols) = self.layers.first().map(PackedLinear::cols).filter(|&c| c > 0) else { return };
         let tokens = x.len() / cols;
         let isa = Isa::best();
-        let mut panels: Vec<(Recipe<'_>, Panel)> = Vec::new();
-        let mut plan = Vec::new();
-        for layer in self.layers {
-            let mut terms = Vec::new();
-            for (weights, columns) in parts(&layer.linear.matrix) {
-                let recipe = Recipe { columns, activation: layer.linear.activation };
-                let known = panels.iter().position(|(r, _)| *r == recipe);
-                let at = known.unwrap_or_else(|| {
-                    panels.push((recipe, panel::prepare(x, cols, self.per_sequence, recipe, isa.tile())));
-                    panels.len() - 1
+        let mut prepared = Prepared::new(x, cols, self.per_sequence, isa.tile());
+        let plan: Vec<_> = self
+            .layers
+            .iter()
+            .map(|layer| {
+                let parts = parts(&layer.linear.matrix).into_iter().map(|(part, columns)| {
+                    let recipe = Recipe { columns, activation: layer.linear.activation };
+                    (part, prepared.place(part, recipe))
                 });
-                terms.push((weights, at));
-            }
-            plan.push((layer, terms));
-        }
-        let term = |(weights, at): (_, usize)| {
-            let (_, p) = &panels[at];
-            Term { weights, x: &p.x, token_scales: p.scales.as_deref() }
-        };
+                (layer, parts.collect::<Vec<_>>())
+            })
+            .collect();
         let jobs: Vec<Job<'_>> = plan
             .into_iter()
-            .map(|(layer, terms)| Job {
-                terms: terms.into_iter().map(term).collect(),
+            .map(|(layer, parts)| Job {
+                terms: parts.into_iter().map(|(part, at)| prepared.term(part, at)).collect(),
                 bias: layer.linear.bias.as_deref(),
                 rows: layer.rows(),
             })

@@ -1,6 +1,10 @@
 //! Activations as the kernels take them: packed, and quantized where asked.
 
-use super::weights::Columns;
+use super::{
+    product::Term,
+    quantized::Quantized,
+    weights::{Columns, Part},
+};
 use crate::simd::Tile;
 use rayon::prelude::*;
 use schemes::Activation;
@@ -53,15 +57,6 @@ impl Packed {
     }
 }
 
-/// Activations, and what their quantization needs.
-#[derive(Debug)]
-pub struct Panel {
-    /// The values, or integer codes.
-    pub x: Packed,
-    /// One factor a token for the sums, where they are codes.
-    pub scales: Option<Vec<f32>>,
-}
-
 /// How rows are quantized, over which of their columns.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Recipe<'a> {
@@ -71,18 +66,61 @@ pub struct Recipe<'a> {
     pub activation: Activation,
 }
 
-/// Prepares `rows` of `cols` values. `per_sequence` consecutive tokens share one scale under
-/// [`Activation::Int8Tensor`].
-pub fn prepare(rows: &[f32], cols: usize, per_sequence: usize, recipe: Recipe<'_>, tile: Tile) -> Panel {
-    let (mut values, used) = select(rows, cols, recipe.columns);
-    let quantized = recipe.activation != Activation::Float && !matches!(recipe.columns, Columns::Only(_));
-    let scales = quantized.then(|| {
-        let values = values.to_mut();
-        let scales = scales(values, used, per_sequence, recipe.activation);
-        values.par_chunks_mut(used).zip(&scales).with_min_len(16).for_each(|(row, &scale)| quantize(row, scale));
-        scales
-    });
-    Panel { x: Packed::new(&values, used, tile), scales }
+/// Rows of activations, and what kernels have asked of them so far: layers share what they
+/// have in common.
+#[derive(Debug)]
+pub struct Prepared<'a> {
+    rows: &'a [f32],
+    cols: usize,
+    per_sequence: usize,
+    tile: Tile,
+    /// In f32.
+    floats: Vec<(Recipe<'a>, Packed)>,
+    /// As integer codes.
+    codes: Vec<(Recipe<'a>, Quantized)>,
+}
+
+impl<'a> Prepared<'a> {
+    /// Of `rows` of `cols` values. `per_sequence` consecutive tokens share one scale under
+    /// [`Activation::Int8Tensor`].
+    pub fn new(rows: &'a [f32], cols: usize, per_sequence: usize, tile: Tile) -> Self {
+        Prepared { rows, cols, per_sequence, tile, floats: Vec::new(), codes: Vec::new() }
+    }
+
+    /// Prepares the columns for `part`, unless that is done; gives their place.
+    pub fn place(&mut self, part: Part<'_>, recipe: Recipe<'a>) -> usize {
+        match part {
+            Part::Float(_) => find(&mut self.floats, recipe, || {
+                let (mut values, used) = select(self.rows, self.cols, recipe.columns);
+                if recipe.activation != Activation::Float && !matches!(recipe.columns, Columns::Only(_)) {
+                    let scales = scales(&values, used, self.per_sequence, recipe.activation);
+                    let rows = values.to_mut().par_chunks_mut(used).zip(&scales).with_min_len(16);
+                    rows.for_each(|(row, &scale)| fake_quantize(row, scale));
+                }
+                Packed::new(&values, used, self.tile)
+            }),
+            Part::Integer(_) => find(&mut self.codes, recipe, || {
+                let (values, used) = select(self.rows, self.cols, recipe.columns);
+                Quantized::new(&values, used, self.per_sequence, recipe.activation, self.tile.pair_tokens)
+            }),
+        }
+    }
+
+    /// The product of `part` with what was prepared for it at `place`.
+    pub fn term<'p>(&'p self, part: Part<'p>, place: usize) -> Term<'p> {
+        match part {
+            Part::Float(weights) => Term::Float(weights, &self.floats[place].1),
+            Part::Integer(codes) => Term::Integer(codes, &self.codes[place].1),
+        }
+    }
+}
+
+/// Where `recipe` is, made where it was absent.
+fn find<'a, T>(all: &mut Vec<(Recipe<'a>, T)>, recipe: Recipe<'a>, make: impl FnOnce() -> T) -> usize {
+    all.iter().position(|(r, _)| *r == recipe).unwrap_or_else(|| {
+        all.push((recipe, make()));
+        all.len() - 1
+    })
 }
 
 /// The columns that are asked for, and how many they are.
@@ -114,7 +152,7 @@ fn gather(row: &[f32], columns: Columns<'_>, out: &mut [f32]) {
 }
 
 /// One scale a token. A row of zeros has scale 0.
-fn scales(data: &[f32], stride: usize, per_sequence: usize, activation: Activation) -> Vec<f32> {
+pub fn scales(data: &[f32], stride: usize, per_sequence: usize, activation: Activation) -> Vec<f32> {
     let of = |values: &[f32]| absmax(values) / 127.0;
     let tokens = data.len() / stride;
     match activation {
@@ -129,15 +167,15 @@ fn scales(data: &[f32], stride: usize, per_sequence: usize, activation: Activati
 
 /// The largest magnitude; NaN where there is one, so that it is not lost.
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512bw+avx512vl", "x86_64+avx2+fma"))]
-fn absmax(values: &[f32]) -> f32 {
+pub fn absmax(values: &[f32]) -> f32 {
     // Magnitudes order as their bits do, and NaN comes last.
     let bits = values.iter().fold(0u32, |m, v| m.max(v.to_bits() & 0x7FFF_FFFF));
     f32::from_bits(bits)
 }
 
-/// `round(x / scale)`, ties to even, clamped to [-127, 127], in place.
+/// `round(x / scale) * scale`, ties to even, codes clamped to [-127, 127], in place.
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512bw+avx512vl", "x86_64+avx2+fma"))]
-fn quantize(row: &mut [f32], scale: f32) {
+fn fake_quantize(row: &mut [f32], scale: f32) {
     if scale == 0.0 {
         row.fill(0.0);
         return;
@@ -146,20 +184,17 @@ fn quantize(row: &mut [f32], scale: f32) {
     // |x| < 2^22, and unlike `round_ties_even` it vectorizes on every target.
     const ROUND: f32 = 12_582_912.0;
     for x in row {
-        *x = ((*x / scale).clamp(-127.0, 127.0) + ROUND) - ROUND;
+        *x = (((*x / scale).clamp(-127.0, 127.0) + ROUND) - ROUND) * scale;
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proptest::prelude::*;
+    use crate::linear::weights::Weights;
+    use schemes::RowOrder;
 
-    const TILE: Tile = Tile { lanes: 16, tokens: 3 };
-
-    fn codes(x: &[f32], scale: f32) -> Vec<f32> {
-        x.iter().map(|x| if scale == 0.0 { 0.0 } else { (x / scale).round_ties_even().clamp(-127.0, 127.0) }).collect()
-    }
+    const TILE: Tile = Tile { lanes: 16, tokens: 3, pair_tokens: 4 };
 
     /// The rows of a packing.
     fn unpacked(x: &Packed) -> Vec<f32> {
@@ -177,39 +212,28 @@ mod tests {
     #[test]
     fn columns_are_split_and_packing_keeps_every_value() {
         let rows: Vec<f32> = (0..20).map(|i| i as f32).collect();
-        let of = |columns| prepare(&rows, 5, 1, Recipe { columns, activation: Activation::Float }, TILE);
-        assert_eq!(unpacked(&of(Columns::Without(&[1, 4])).x), [0., 2., 3., 5., 7., 8., 10., 12., 13., 15., 17., 18.]);
-        let only = of(Columns::Only(&[1, 4]));
-        assert_eq!(unpacked(&only.x), [1., 4., 6., 9., 11., 14., 16., 19.]);
-        assert!(only.scales.is_none());
+        let of = |columns, activation| {
+            let mut all = Prepared::new(&rows, 5, 1, TILE);
+            let part = Part::Float(Weights::Halves(&[], 0, RowOrder::Natural));
+            let at = all.place(part, Recipe { columns, activation });
+            assert_eq!(at, all.place(part, Recipe { columns, activation }));
+            unpacked(&all.floats[at].1)
+        };
+        assert_eq!(
+            of(Columns::Without(&[1, 4]), Activation::Float),
+            [0., 2., 3., 5., 7., 8., 10., 12., 13., 15., 17., 18.]
+        );
+        // Taken apart from the others, columns are never quantized.
+        for activation in [Activation::Float, Activation::Int8Token] {
+            assert_eq!(of(Columns::Only(&[1, 4]), activation), [1., 4., 6., 9., 11., 14., 16., 19.]);
+        }
+        let rounded = of(Columns::All, Activation::Int8Static(2.0));
+        assert_eq!(rounded[..7], [0., 0., 2., 4., 4., 4., 6.]);
         for cols in [1, 15, 16, 33, 50] {
             let rows: Vec<f32> = (0..7 * cols).map(|i| i as f32).collect();
             let packed = Packed::new(&rows, cols, TILE);
             assert_eq!(unpacked(&packed), rows);
             assert_eq!(packed.group(6, 0, packed.padded)[cols..], vec![0f32; packed.padded - cols]);
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn quantized_as_said(x in prop::collection::vec(-5f32..5.0, 42..=42), which in 0usize..3) {
-            let activation = [Activation::Int8Token, Activation::Int8Tensor, Activation::Int8Static(0.02)][which];
-            // Six tokens of seven columns, in sequences of three tokens.
-            let panel = prepare(&x, 7, 3, Recipe { columns: Columns::All, activation }, TILE);
-            let scales = panel.scales.as_ref().expect("quantized");
-            let found = unpacked(&panel.x);
-            for (t, row) in x.chunks(7).enumerate() {
-                let over = match activation {
-                    Activation::Int8Token => row,
-                    _ => &x[t / 3 * 21..][..21],
-                };
-                let want = match activation {
-                    Activation::Int8Static(s) => s,
-                    _ => over.iter().fold(0f32, |m, v| m.max(v.abs())) / 127.0,
-                };
-                prop_assert_eq!(scales[t], want);
-                prop_assert_eq!(&found[t * 7..][..7], &codes(row, want)[..]);
-            }
         }
     }
 }

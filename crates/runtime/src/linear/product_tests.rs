@@ -1,5 +1,5 @@
 use super::*;
-use crate::linear::weights::parts;
+use crate::linear::weights::Weights;
 use proptest::prelude::*;
 use schemes::{FloatType, Matrix, RowOrder, Storage};
 use store::Bytes;
@@ -26,7 +26,7 @@ fn product(isa: Isa, w: [&Matrix<Bytes>; 2], x: &[f32], bias: &[f32], accumulate
     let (cols, tokens) = (w[0].cols(), x.len() / w[0].cols());
     let x = Packed::new(x, cols, isa.tile());
     let jobs = w.map(|w| Job {
-        terms: vec![Term { weights: parts(w)[0].0, x: &x, token_scales: None }],
+        terms: vec![Term::Float(Weights::Matrix(w), &x)],
         bias: Some(&bias[..w.rows()]),
         rows: w.rows(),
     });
@@ -74,14 +74,6 @@ proptest! {
                 prop_assert_eq!(&one[..], all);
             }
         }
-    }
-}
-
-#[test]
-fn blocks_are_aligned_and_short_enough() {
-    for cols in 1..6000 {
-        let b = block_len(cols);
-        assert!(b.is_multiple_of(schemes::DECODE_ALIGN) && b <= 1024, "{cols}: {b}");
     }
 }
 

@@ -1,7 +1,8 @@
 //! Where the rows of a product come from: packed weights, decoded a tile at a time.
 
+use super::codes::Codes;
 use crate::simd::Simd;
-use schemes::{FloatType, GgmlType, Grouping, IntStorage, Matrix, Nf4Storage, Packing, RowOrder, Storage};
+use schemes::{FloatType, Grouping, IntStorage, Matrix, Nf4Storage, Packing, RowOrder, Storage};
 use store::Bytes;
 
 /// Rows of weights `[rows, cols]`, of which the kernels ask for tiles.
@@ -9,30 +10,39 @@ use store::Bytes;
 pub enum Weights<'a> {
     /// Decoded with their scales.
     Matrix(&'a Matrix<Bytes>),
-    /// Integer codes whose scale is one for the row or the matrix, and multiplies the sum.
-    Codes(&'a IntStorage<Bytes>, RowOrder),
     /// F16 rows of so many columns.
     Halves(&'a [u8], usize, RowOrder),
 }
 
+/// One of the products that a matrix is made of.
+#[derive(Debug, Clone, Copy)]
+pub enum Part<'a> {
+    /// In f32.
+    Float(Weights<'a>),
+    /// In integers.
+    Integer(Codes<'a>),
+}
+
 /// The products that a matrix is made of, each with the columns of the input it takes.
-pub fn parts(matrix: &Matrix<Bytes>) -> Vec<(Weights<'_>, Columns<'_>)> {
+pub fn parts(matrix: &Matrix<Bytes>) -> Vec<(Part<'_>, Columns<'_>)> {
     let order = matrix.order();
+    if let Some(codes) = Codes::of(matrix) {
+        return vec![(Part::Integer(codes), Columns::All)];
+    }
+    let halves = |data, cols| Part::Float(Weights::Halves(data, cols, order));
     match matrix.storage() {
-        Storage::Float(FloatType::F16, data) => vec![(Weights::Halves(data, matrix.cols(), order), Columns::All)],
-        Storage::Int(int) if !matches!(int.grouping, Grouping::Group(_)) => {
-            vec![(Weights::Codes(int, order), Columns::All)]
-        }
-        Storage::Outlier(o) if o.columns.is_empty() => vec![(Weights::Codes(&o.inner, order), Columns::All)],
+        Storage::Float(FloatType::F16, data) => vec![(halves(data, matrix.cols()), Columns::All)],
         Storage::Outlier(o) => {
-            let halves = Weights::Halves(&o.outliers, o.columns.len(), order);
-            let mut all = vec![(halves, Columns::Only(&o.columns))];
-            if o.columns.len() < matrix.cols() {
-                all.insert(0, (Weights::Codes(&o.inner, order), Columns::Without(&o.columns)));
+            let kept = matrix.cols() - o.columns.len();
+            let inner = Part::Integer(Codes::by_row(&o.inner, order, kept));
+            let outliers = halves(&o.outliers, o.columns.len());
+            match (kept, o.columns.len()) {
+                (_, 0) => vec![(inner, Columns::All)],
+                (0, _) => vec![(outliers, Columns::Only(&o.columns))],
+                _ => vec![(inner, Columns::Without(&o.columns)), (outliers, Columns::Only(&o.columns))],
             }
-            all
         }
-        _ => vec![(Weights::Matrix(matrix), Columns::All)],
+        _ => vec![(Part::Float(Weights::Matrix(matrix)), Columns::All)],
     }
 }
 
@@ -48,22 +58,10 @@ pub enum Columns<'a> {
 }
 
 impl Weights<'_> {
-    /// The factor of the sums of natural row `row`.
-    pub fn row_scale(&self, row: usize) -> Option<f32> {
-        match self {
-            Weights::Codes(int, order) => Some(match int.grouping {
-                Grouping::Tensor => int.scales.factor(0),
-                _ => int.scales.factor(order.stored(row)),
-            }),
-            _ => None,
-        }
-    }
-
     /// The bytes of the codes and of one row of them; none where they are of two kinds.
     pub fn bytes(&self) -> Option<(&[u8], usize)> {
         match self {
             Weights::Halves(data, cols, _) => Some((data, 2 * cols)),
-            Weights::Codes(int, _) => Some((&int.codes, int.row_bytes)),
             Weights::Matrix(m) => {
                 let data: &[u8] = match m.storage() {
                     Storage::Float(_, data) | Storage::Ggml(_, data) => data,
@@ -79,13 +77,12 @@ impl Weights<'_> {
     /// How rows are ordered.
     pub fn order(&self) -> RowOrder {
         match self {
-            Weights::Halves(_, _, order) | Weights::Codes(_, order) => *order,
+            Weights::Halves(_, _, order) => *order,
             Weights::Matrix(m) => m.order(),
         }
     }
 
-    /// Columns `start..start + out.len()` of natural row `row`, to be multiplied with
-    /// [`Weights::row_scale`]. `start` is a multiple of [`schemes::DECODE_ALIGN`].
+    /// Columns `start..start + out.len()` of natural row `row`, `start` is a multiple of [`schemes::DECODE_ALIGN`].
     #[inline(always)]
     pub fn decode<S: Simd>(&self, s: S, row: usize, start: usize, out: &mut [f32]) {
         match self {
@@ -93,18 +90,12 @@ impl Weights<'_> {
                 let stored = m.order().stored(row);
                 match m.storage() {
                     Storage::Int(int) => groups(s, int, stored, m.cols(), start, out),
-                    Storage::Ggml(ty, data) if matches!(*ty, GgmlType::Q8_0 | GgmlType::Q4_0) => {
-                        let bytes = ty.block_bytes();
-                        let first = (stored * m.cols() + start) / 32 * bytes;
-                        blocks(s, &data[first..first + out.len() / 32 * bytes], bytes, out);
-                    }
                     Storage::Nf4(n) if n.block.is_multiple_of(2) && m.cols().is_multiple_of(2) => {
                         levels(s, n, stored * m.cols() + start, out);
                     }
                     _ => m.decode_range(row, start, out),
                 }
             }
-            Weights::Codes(int, order) => codes(s, int, order.stored(row), start, 1.0, out),
             Weights::Halves(data, cols, order) => {
                 let at = 2 * (order.stored(row) * cols + start);
                 s.widen_f16(data[at..at + 2 * out.len()].as_chunks::<2>().0, out);
@@ -147,18 +138,6 @@ fn groups<S: Simd>(s: S, int: &IntStorage<Bytes>, stored: usize, cols: usize, st
             now.iter_mut().for_each(|c| *c *= scale);
         }
         (at, rest) = (at + take, later);
-    }
-}
-
-/// Blocks of Q8_0 or Q4_0, told apart by their bytes.
-#[inline(always)]
-fn blocks<S: Simd>(s: S, data: &[u8], bytes: usize, out: &mut [f32]) {
-    for (block, out) in data.chunks_exact(bytes).zip(out.as_chunks_mut::<32>().0) {
-        let scale = s.half([block[0], block[1]]);
-        match block[2..].first_chunk::<16>() {
-            Some(nibbles) if bytes == 18 => s.widen_halves_of_bytes(nibbles, scale, out),
-            _ => s.widen_i8(&block[2..], 0, scale, out),
-        }
     }
 }
 

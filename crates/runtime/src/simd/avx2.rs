@@ -55,6 +55,9 @@ impl Simd for Avx2 {
     const LANES: usize = 8;
     type Chunk = Chunk;
     type V = __m256;
+    type I = __m256i;
+    type Pairs = [i16; 16];
+    const PAIR_TOKENS: usize = 4;
 
     #[inline(always)]
     fn chunks(self, s: &[f32]) -> &[Chunk] {
@@ -151,10 +154,6 @@ impl Simd for Avx2 {
         unsafe { inner(self, k) }
     }
     #[inline(always)]
-    fn half(self, bytes: [u8; 2]) -> f32 {
-        simd!(_mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(i32::from(u16::from_le_bytes(bytes))))))
-    }
-    #[inline(always)]
     fn widen_f16<H: Half>(self, src: &[H], dst: &mut [f32]) {
         let (halves, rest) = src[..dst.len()].as_chunks::<8>();
         let (out, rest_out) = dst.as_chunks_mut::<8>();
@@ -195,22 +194,6 @@ impl Simd for Avx2 {
         Plain.widen_nibbles(&src[8 * done..], scale, rest_out);
     }
     #[inline(always)]
-    fn widen_halves_of_bytes(self, src: &[u8; 16], scale: f32, dst: &mut [f32; 32]) {
-        simd!({
-            let b = _mm_loadu_si128(src.as_ptr().cast());
-            let mask = _mm_set1_epi8(15);
-            let eight = _mm_set1_epi8(8);
-            let low = _mm_sub_epi8(_mm_and_si128(b, mask), eight);
-            let high = _mm_sub_epi8(_mm_and_si128(_mm_srli_epi16::<4>(b), mask), eight);
-            let scale = self.splat(scale);
-            for (codes, out) in [low, high].into_iter().zip(dst.as_chunks_mut::<16>().0) {
-                let (first, second) = out.split_at_mut(8);
-                widened(codes, scale, first);
-                widened(_mm_unpackhi_epi64(codes, codes), scale, second);
-            }
-        })
-    }
-    #[inline(always)]
     fn look_up(self, src: &[u8], table: &[f32; 16], dst: &mut [f32]) {
         let (bytes, _) = src[..dst.len().div_ceil(2)].as_chunks::<8>();
         let (out, rest_out) = dst.as_chunks_mut::<16>();
@@ -227,5 +210,71 @@ impl Simd for Avx2 {
             });
         }
         Plain.look_up(&src[8 * done..], table, rest_out);
+    }
+
+    #[inline(always)]
+    fn pairs(self, s: &[i16]) -> &[[i16; 16]] {
+        s.as_chunks().0
+    }
+    #[inline(always)]
+    fn pairs_mut(self, s: &mut [i16]) -> &mut [[i16; 16]] {
+        s.as_chunks_mut().0
+    }
+    #[inline(always)]
+    fn zero_pairs(self) -> __m256i {
+        simd!(_mm256_setzero_si256())
+    }
+    #[inline(always)]
+    fn load_pairs(self, c: &[i16; 16]) -> __m256i {
+        simd!(_mm256_loadu_si256(c.as_ptr().cast()))
+    }
+    #[inline(always)]
+    fn store_pairs(self, v: __m256i, c: &mut [i16; 16]) {
+        simd!(_mm256_storeu_si256(c.as_mut_ptr().cast(), v))
+    }
+    #[inline(always)]
+    fn splat_pair(self, [a, b]: [i16; 2]) -> __m256i {
+        simd!(_mm256_set1_epi32(i32::from(a as u16) | i32::from(b) << 16))
+    }
+    #[inline(always)]
+    fn dot_pairs(self, a: __m256i, b: __m256i, sum: __m256i) -> __m256i {
+        simd!(_mm256_add_epi32(_mm256_madd_epi16(a, b), sum))
+    }
+    #[inline(always)]
+    fn float_pairs(self, v: __m256i) -> __m256 {
+        simd!(_mm256_cvtepi32_ps(v))
+    }
+    #[inline(always)]
+    fn sum4_pairs(self, v: [__m256i; 4]) -> [i32; 4] {
+        simd!({
+            let ab = _mm256_hadd_epi32(v[0], v[1]);
+            let cd = _mm256_hadd_epi32(v[2], v[3]);
+            let lanes = _mm256_hadd_epi32(ab, cd);
+            let sums = _mm_add_epi32(_mm256_castsi256_si128(lanes), _mm256_extracti128_si256::<1>(lanes));
+            let mut out = [0i32; 4];
+            _mm_storeu_si128(out.as_mut_ptr().cast(), sums);
+            out
+        })
+    }
+    #[inline(always)]
+    fn transpose_pairs(self, rows: &mut [__m256i; 16]) {
+        simd!({
+            let mut a = [_mm256_setzero_si256(); 8];
+            for i in 0..4 {
+                a[2 * i] = _mm256_unpacklo_epi32(rows[2 * i], rows[2 * i + 1]);
+                a[2 * i + 1] = _mm256_unpackhi_epi32(rows[2 * i], rows[2 * i + 1]);
+            }
+            let mut b = a;
+            for i in 0..2 {
+                for j in 0..2 {
+                    b[4 * i + 2 * j] = _mm256_unpacklo_epi64(a[4 * i + j], a[4 * i + 2 + j]);
+                    b[4 * i + 2 * j + 1] = _mm256_unpackhi_epi64(a[4 * i + j], a[4 * i + 2 + j]);
+                }
+            }
+            for j in 0..4 {
+                rows[j] = _mm256_permute2x128_si256::<0x20>(b[j], b[4 + j]);
+                rows[4 + j] = _mm256_permute2x128_si256::<0x31>(b[j], b[4 + j]);
+            }
+        })
     }
 }

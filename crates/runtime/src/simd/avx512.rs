@@ -3,7 +3,7 @@
 use super::{Half, Kernel, Simd, plain::Plain};
 use std::arch::x86_64::*;
 
-/// Proof that the processor has AVX-512 F, BW, DQ and VL, and what comes with them.
+/// Proof that the processor has AVX-512 F, BW, DQ, VL and VNNI, and what comes with them.
 #[derive(Debug, Clone, Copy)]
 pub struct Avx512(());
 
@@ -15,6 +15,7 @@ impl Avx512 {
             && is_x86_feature_detected!("avx512bw")
             && is_x86_feature_detected!("avx512dq")
             && is_x86_feature_detected!("avx512vl")
+            && is_x86_feature_detected!("avx512vnni")
             && is_x86_feature_detected!("avx2")
             && is_x86_feature_detected!("fma");
         has.then_some(Self(()))
@@ -46,6 +47,9 @@ impl Simd for Avx512 {
     const LANES: usize = 16;
     type Chunk = Chunk;
     type V = __m512;
+    type I = __m512i;
+    type Pairs = [i16; 32];
+    const PAIR_TOKENS: usize = 12;
 
     #[inline(always)]
     fn chunks(self, s: &[f32]) -> &[Chunk] {
@@ -136,16 +140,12 @@ impl Simd for Avx512 {
     }
     #[inline(always)]
     fn vectorize<K: Kernel>(self, k: K) -> K::Output {
-        #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+        #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
         fn inner<K: Kernel>(s: Avx512, k: K) -> K::Output {
             k.run(s)
         }
         // SAFETY: an `Avx512` exists only where `detect` found the instructions.
         unsafe { inner(self, k) }
-    }
-    #[inline(always)]
-    fn half(self, bytes: [u8; 2]) -> f32 {
-        simd!(_mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(i32::from(u16::from_le_bytes(bytes))))))
     }
     #[inline(always)]
     fn widen_f16<H: Half>(self, src: &[H], dst: &mut [f32]) {
@@ -188,20 +188,6 @@ impl Simd for Avx512 {
         Plain.widen_nibbles(&src[8 * done..], scale, rest_out);
     }
     #[inline(always)]
-    fn widen_halves_of_bytes(self, src: &[u8; 16], scale: f32, dst: &mut [f32; 32]) {
-        simd!({
-            let b = _mm_loadu_si128(src.as_ptr().cast());
-            let mask = _mm_set1_epi8(15);
-            let eight = _mm_set1_epi8(8);
-            let low = _mm_sub_epi8(_mm_and_si128(b, mask), eight);
-            let high = _mm_sub_epi8(_mm_and_si128(_mm_srli_epi16::<4>(b), mask), eight);
-            let scale = self.splat(scale);
-            let (first, second) = dst.split_at_mut(16);
-            widened(low, scale, first);
-            widened(high, scale, second);
-        })
-    }
-    #[inline(always)]
     fn look_up(self, src: &[u8], table: &[f32; 16], dst: &mut [f32]) {
         let (bytes, _) = src[..dst.len().div_ceil(2)].as_chunks::<8>();
         let (out, rest_out) = dst.as_chunks_mut::<16>();
@@ -217,5 +203,84 @@ impl Simd for Avx512 {
             });
         }
         Plain.look_up(&src[8 * done..], table, rest_out);
+    }
+
+    #[inline(always)]
+    fn pairs(self, s: &[i16]) -> &[[i16; 32]] {
+        s.as_chunks().0
+    }
+    #[inline(always)]
+    fn pairs_mut(self, s: &mut [i16]) -> &mut [[i16; 32]] {
+        s.as_chunks_mut().0
+    }
+    #[inline(always)]
+    fn zero_pairs(self) -> __m512i {
+        simd!(_mm512_setzero_si512())
+    }
+    #[inline(always)]
+    fn load_pairs(self, c: &[i16; 32]) -> __m512i {
+        simd!(_mm512_loadu_si512(c.as_ptr().cast()))
+    }
+    #[inline(always)]
+    fn store_pairs(self, v: __m512i, c: &mut [i16; 32]) {
+        simd!(_mm512_storeu_si512(c.as_mut_ptr().cast(), v))
+    }
+    #[inline(always)]
+    fn splat_pair(self, [a, b]: [i16; 2]) -> __m512i {
+        simd!(_mm512_set1_epi32(i32::from(a as u16) | i32::from(b) << 16))
+    }
+    #[inline(always)]
+    fn dot_pairs(self, a: __m512i, b: __m512i, sum: __m512i) -> __m512i {
+        simd!(_mm512_dpwssd_epi32(sum, a, b))
+    }
+    #[inline(always)]
+    fn float_pairs(self, v: __m512i) -> __m512 {
+        simd!(_mm512_cvtepi32_ps(v))
+    }
+    #[inline(always)]
+    fn sum4_pairs(self, v: [__m512i; 4]) -> [i32; 4] {
+        simd!({
+            // As sum4 does.
+            let ab = _mm512_add_epi32(_mm512_unpacklo_epi32(v[0], v[1]), _mm512_unpackhi_epi32(v[0], v[1]));
+            let cd = _mm512_add_epi32(_mm512_unpacklo_epi32(v[2], v[3]), _mm512_unpackhi_epi32(v[2], v[3]));
+            let lanes = _mm512_add_epi32(_mm512_unpacklo_epi64(ab, cd), _mm512_unpackhi_epi64(ab, cd));
+            let half = _mm256_add_epi32(_mm512_castsi512_si256(lanes), _mm512_extracti32x8_epi32::<1>(lanes));
+            let quarter = _mm_add_epi32(_mm256_castsi256_si128(half), _mm256_extracti128_si256::<1>(half));
+            let mut out = [0i32; 4];
+            _mm_storeu_si128(out.as_mut_ptr().cast(), quarter);
+            out
+        })
+    }
+    #[inline(always)]
+    fn transpose_pairs(self, rows: &mut [__m512i; 16]) {
+        simd!({
+            // Squares of 2, of 4, then of 128-bit lanes: 2 x 2 and 4 x 4 of them.
+            let mut a = [_mm512_setzero_si512(); 16];
+            for i in 0..8 {
+                a[2 * i] = _mm512_unpacklo_epi32(rows[2 * i], rows[2 * i + 1]);
+                a[2 * i + 1] = _mm512_unpackhi_epi32(rows[2 * i], rows[2 * i + 1]);
+            }
+            let mut b = a;
+            for i in 0..4 {
+                for j in 0..2 {
+                    b[4 * i + 2 * j] = _mm512_unpacklo_epi64(a[4 * i + j], a[4 * i + 2 + j]);
+                    b[4 * i + 2 * j + 1] = _mm512_unpackhi_epi64(a[4 * i + j], a[4 * i + 2 + j]);
+                }
+            }
+            for j in 0..4 {
+                let (low, high) = (b[j], b[4 + j]);
+                a[j] = _mm512_shuffle_i32x4::<0b10_00_10_00>(low, high);
+                a[4 + j] = _mm512_shuffle_i32x4::<0b11_01_11_01>(low, high);
+                let (low, high) = (b[8 + j], b[12 + j]);
+                a[8 + j] = _mm512_shuffle_i32x4::<0b10_00_10_00>(low, high);
+                a[12 + j] = _mm512_shuffle_i32x4::<0b11_01_11_01>(low, high);
+            }
+            for j in 0..4 {
+                rows[j] = _mm512_shuffle_i32x4::<0b10_00_10_00>(a[j], a[8 + j]);
+                rows[8 + j] = _mm512_shuffle_i32x4::<0b11_01_11_01>(a[j], a[8 + j]);
+                rows[4 + j] = _mm512_shuffle_i32x4::<0b10_00_10_00>(a[4 + j], a[12 + j]);
+                rows[12 + j] = _mm512_shuffle_i32x4::<0b11_01_11_01>(a[4 + j], a[12 + j]);
+            }
+        })
     }
 }

@@ -22,6 +22,12 @@ pub trait Simd: Copy + Send + Sync + 'static {
     type Chunk: Copy + Send + Sync;
     /// The lanes in a register.
     type V: Copy;
+    /// As many 32-bit integers in a register, or pairs of 16-bit ones.
+    type I: Copy;
+    /// Pairs of 16-bit integers as memory has them, one for each lane.
+    type Pairs: Copy + Send + Sync;
+    /// Tokens of the register tile of the integer kernels, beside two vectors of rows.
+    const PAIR_TOKENS: usize;
 
     /// `n` lanes.
     const LANES: usize;
@@ -65,11 +71,6 @@ pub trait Simd: Copy + Send + Sync + 'static {
     /// Runs `k` with the instructions of this set enabled.
     fn vectorize<K: Kernel>(self, k: K) -> K::Output;
 
-    /// Widens one half.
-    #[inline(always)]
-    fn half(self, bytes: [u8; 2]) -> f32 {
-        bytes.value()
-    }
     /// Widens halves; `src` is at least as long as `dst`.
     fn widen_f16<H: Half>(self, src: &[H], dst: &mut [f32]);
     /// Widens signed bytes, each flipped by `xor` first, and multiplies them with `scale`.
@@ -77,10 +78,30 @@ pub trait Simd: Copy + Send + Sync + 'static {
     /// Widens nibbles less 8, the low one of a byte first, and multiplies them with `scale`;
     /// `dst` may have odd length.
     fn widen_nibbles(self, src: &[u8], scale: f32, dst: &mut [f32]);
-    /// Widens the low nibbles less 8, then the high ones, and multiplies them with `scale`.
-    fn widen_halves_of_bytes(self, src: &[u8; 16], scale: f32, dst: &mut [f32; 32]);
     /// Looks nibbles up, the high one of a byte first; `dst` may have odd length.
     fn look_up(self, src: &[u8], table: &[f32; 16], dst: &mut [f32]);
+
+    /// The whole vectors of pairs of a slice.
+    fn pairs(self, s: &[i16]) -> &[Self::Pairs];
+    /// The whole vectors of pairs of a mutable slice.
+    fn pairs_mut(self, s: &mut [i16]) -> &mut [Self::Pairs];
+    /// Zeros.
+    fn zero_pairs(self) -> Self::I;
+    /// From memory.
+    fn load_pairs(self, c: &Self::Pairs) -> Self::I;
+    /// To memory.
+    fn store_pairs(self, v: Self::I, c: &mut Self::Pairs);
+    /// The same pair in all lanes.
+    fn splat_pair(self, pair: [i16; 2]) -> Self::I;
+    /// `a.0 * b.0 + a.1 * b.1 + sum` in each lane, wrapping around.
+    fn dot_pairs(self, a: Self::I, b: Self::I, sum: Self::I) -> Self::I;
+    /// 32-bit integers to the nearest floats.
+    fn float_pairs(self, v: Self::I) -> Self::V;
+    /// Sums of the lanes of four vectors of 32-bit integers.
+    fn sum4_pairs(self, v: [Self::I; 4]) -> [i32; 4];
+    /// Transposes the square of the first [`Simd::LANES`] vectors: lane `j` of vector `i` becomes
+    /// lane `i` of vector `j`.
+    fn transpose_pairs(self, rows: &mut [Self::I; 16]);
 }
 
 /// A half as memory has it: aligned, or as bytes of a file.
@@ -119,12 +140,14 @@ pub struct Tile {
     pub lanes: usize,
     /// [`Simd::TOKENS`].
     pub tokens: usize,
+    /// [`Simd::PAIR_TOKENS`].
+    pub pair_tokens: usize,
 }
 
 /// The instruction sets that there are kernels for.
 #[derive(Debug, Clone, Copy)]
 pub enum Isa {
-    /// AVX-512 F, BW, DQ, VL.
+    /// AVX-512 F, BW, DQ, VL, VNNI.
     #[cfg(target_arch = "x86_64")]
     Avx512(avx512::Avx512),
     /// AVX2, FMA, F16C.
@@ -156,7 +179,7 @@ impl Isa {
     /// The register tile of the matrix kernels.
     pub fn tile(self) -> Tile {
         fn of<S: Simd>(_: S) -> Tile {
-            Tile { lanes: S::LANES, tokens: S::TOKENS }
+            Tile { lanes: S::LANES, tokens: S::TOKENS, pair_tokens: S::PAIR_TOKENS }
         }
         match self {
             #[cfg(target_arch = "x86_64")]

@@ -18,6 +18,9 @@ impl Simd for Plain {
     const LANES: usize = 8;
     type Chunk = V;
     type V = V;
+    type I = [i32; 8];
+    type Pairs = [i16; 16];
+    const PAIR_TOKENS: usize = 4;
 
     #[inline(always)]
     fn chunks(self, s: &[f32]) -> &[V] {
@@ -111,13 +114,6 @@ impl Simd for Plain {
         }
     }
     #[inline(always)]
-    fn widen_halves_of_bytes(self, src: &[u8; 16], scale: f32, dst: &mut [f32; 32]) {
-        for (i, b) in src.iter().enumerate() {
-            dst[i] = f32::from((b & 15) as i8 - 8) * scale;
-            dst[i + 16] = f32::from((b >> 4) as i8 - 8) * scale;
-        }
-    }
-    #[inline(always)]
     fn look_up(self, src: &[u8], table: &[f32; 16], dst: &mut [f32]) {
         for (pair, &b) in dst.chunks_mut(2).zip(src) {
             pair[0] = table[usize::from(b >> 4)];
@@ -126,4 +122,65 @@ impl Simd for Plain {
             }
         }
     }
+
+    #[inline(always)]
+    fn pairs(self, s: &[i16]) -> &[[i16; 16]] {
+        s.as_chunks().0
+    }
+    #[inline(always)]
+    fn pairs_mut(self, s: &mut [i16]) -> &mut [[i16; 16]] {
+        s.as_chunks_mut().0
+    }
+    #[inline(always)]
+    fn zero_pairs(self) -> [i32; 8] {
+        [0; 8]
+    }
+    #[inline(always)]
+    fn load_pairs(self, c: &[i16; 16]) -> [i32; 8] {
+        std::array::from_fn(|i| join([c[2 * i], c[2 * i + 1]]))
+    }
+    #[inline(always)]
+    fn store_pairs(self, v: [i32; 8], c: &mut [i16; 16]) {
+        for (v, pair) in v.into_iter().zip(c.as_chunks_mut::<2>().0) {
+            *pair = split(v);
+        }
+    }
+    #[inline(always)]
+    fn splat_pair(self, pair: [i16; 2]) -> [i32; 8] {
+        [join(pair); 8]
+    }
+    #[inline(always)]
+    fn dot_pairs(self, a: [i32; 8], b: [i32; 8], sum: [i32; 8]) -> [i32; 8] {
+        std::array::from_fn(|i| {
+            let ([a0, a1], [b0, b1]) = (split(a[i]), split(b[i]));
+            let products = (i32::from(a0) * i32::from(b0)).wrapping_add(i32::from(a1) * i32::from(b1));
+            sum[i].wrapping_add(products)
+        })
+    }
+    #[inline(always)]
+    fn float_pairs(self, v: [i32; 8]) -> V {
+        v.map(|v| v as f32)
+    }
+    #[inline(always)]
+    fn sum4_pairs(self, v: [[i32; 8]; 4]) -> [i32; 4] {
+        v.map(|v| v.into_iter().fold(0, i32::wrapping_add))
+    }
+    #[inline(always)]
+    fn transpose_pairs(self, rows: &mut [[i32; 8]; 16]) {
+        let before = *rows;
+        for (i, row) in rows[..8].iter_mut().enumerate() {
+            *row = std::array::from_fn(|j| before[j][i]);
+        }
+    }
+}
+
+/// A pair in one lane, the first in the low bits.
+#[inline(always)]
+fn join([a, b]: [i16; 2]) -> i32 {
+    i32::from(a as u16) | i32::from(b) << 16
+}
+
+#[inline(always)]
+fn split(v: i32) -> [i16; 2] {
+    [v as i16, (v >> 16) as i16]
 }

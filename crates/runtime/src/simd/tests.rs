@@ -50,12 +50,12 @@ impl Kernel for Exp<'_> {
 struct Widen<'a>(&'a [u8], usize);
 
 impl Kernel for Widen<'_> {
-    type Output = [Vec<f32>; 8];
+    type Output = [Vec<f32>; 6];
 
     #[inline(always)]
-    fn run<S: Simd>(self, s: S) -> [Vec<f32>; 8] {
+    fn run<S: Simd>(self, s: S) -> [Vec<f32>; 6] {
         let Widen(bytes, n) = self;
-        let mut out: [Vec<f32>; 8] = std::array::from_fn(|_| vec![0f32; n]);
+        let mut out: [Vec<f32>; 6] = std::array::from_fn(|_| vec![0f32; n]);
         let halves: Vec<f16> = bytes.as_chunks::<2>().0.iter().map(|b| f16::from_le_bytes(*b)).collect();
         s.widen_i8(bytes, 0, 1.0, &mut out[0]);
         s.widen_i8(bytes, 0x80, 0.37, &mut out[1]);
@@ -64,10 +64,6 @@ impl Kernel for Widen<'_> {
         s.widen_f16(&halves, &mut out[4]);
         let table = std::array::from_fn(|i| i as f32 * 0.7 - 3.0);
         s.look_up(bytes, &table, &mut out[5]);
-        let mut both = [0f32; 32];
-        s.widen_halves_of_bytes(bytes[n..].first_chunk().expect("sixteen"), 0.9, &mut both);
-        out[6] = both.to_vec();
-        out[7] = bytes.as_chunks::<2>().0.iter().map(|b| s.half(*b)).collect();
         out
     }
 }
@@ -86,6 +82,57 @@ impl Kernel for Sums<'_> {
         all.extend(plain);
         all
     }
+}
+
+/// Operations on pairs, each as the sixteen-bit integers of its result.
+struct Pairs<'a>(&'a [i16]);
+
+impl Kernel for Pairs<'_> {
+    type Output = Vec<Vec<i64>>;
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) -> Vec<Vec<i64>> {
+        let v: Vec<S::I> = s.pairs(self.0).iter().map(|c| s.load_pairs(c)).collect();
+        let lanes = |v: S::I| {
+            let mut out = vec![0i16; 2 * S::LANES];
+            s.store_pairs(v, &mut s.pairs_mut(&mut out)[0]);
+            out.into_iter().map(i64::from).collect::<Vec<_>>()
+        };
+        let mut floats = [0f32; 16];
+        s.store(s.float_pairs(v[0]), &mut s.chunks_mut(&mut floats)[0]);
+        let mut square = [s.zero_pairs(); 16];
+        square[..S::LANES].copy_from_slice(&v[..S::LANES]);
+        s.transpose_pairs(&mut square);
+        let mut all = vec![
+            lanes(s.dot_pairs(v[0], v[1], v[2])),
+            lanes(s.splat_pair([self.0[0], self.0[1]])),
+            floats[..S::LANES].iter().map(|f| *f as i64).collect(),
+            s.sum4_pairs([v[0], v[1], v[2], v[3]]).map(i64::from).to_vec(),
+        ];
+        all.extend(square[..S::LANES].iter().map(|v| lanes(*v)));
+        all
+    }
+}
+
+/// The same, one lane after the other.
+fn plain_pairs(x: &[i16], lanes: usize) -> Vec<Vec<i64>> {
+    let at = |v: usize, lane: usize| [x[2 * (v * lanes + lane)], x[2 * (v * lanes + lane) + 1]];
+    let int = |[a, b]: [i16; 2]| i32::from(a as u16) | i32::from(b) << 16;
+    let halves = |v: i32| [i64::from(v as i16), i64::from((v >> 16) as i16)];
+    let dot = |lane| {
+        let ([a0, a1], [b0, b1]) = (at(0, lane), at(1, lane));
+        let products = i64::from(a0) * i64::from(b0) + i64::from(a1) * i64::from(b1);
+        halves((products + i64::from(int(at(2, lane)))) as i32)
+    };
+    let sum = |v| (0..lanes).fold(0i32, |sum, lane| sum.wrapping_add(int(at(v, lane))));
+    let mut all = vec![
+        (0..lanes).flat_map(dot).collect(),
+        halves(int(at(0, 0))).repeat(lanes),
+        (0..lanes).map(|lane| int(at(0, lane)) as f32 as i64).collect(),
+        (0..4).map(|v| i64::from(sum(v))).collect(),
+    ];
+    all.extend((0..lanes).map(|i| (0..lanes).flat_map(|j| at(j, i)).map(i64::from).collect()));
+    all
 }
 
 fn same(a: &[f32], b: &[f32]) -> bool {
@@ -142,7 +189,14 @@ proptest! {
         let want = Isa::Plain(plain::Plain).run(Widen(&bytes, n));
         for isa in Isa::available() {
             let got = isa.run(Widen(&bytes, n));
-            (0..8).for_each(|i| assert!(same(&got[i], &want[i]), "{isa:?} {i} of {n}"));
+            (0..6).for_each(|i| assert!(same(&got[i], &want[i]), "{isa:?} {i} of {n}"));
+        }
+    }
+
+    #[test]
+    fn pairs_as_lane_by_lane(x in prop::collection::vec(any::<i16>(), 512)) {
+        for isa in Isa::available() {
+            prop_assert_eq!(isa.run(Pairs(&x)), plain_pairs(&x, isa.tile().lanes), "{:?}", isa);
         }
     }
 
