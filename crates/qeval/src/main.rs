@@ -3,5 +3,6 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    report::tidy_when_interrupted("qeval");
     qeval::cli::main()
 }

@@ -7,8 +7,8 @@
 //! Three rules hold throughout:
 //!
 //! - Nothing is printed. Functions return strings or write to an
-//!   [`std::io::Write`]; the only exception is [`progress::Bars`], which draws
-//!   on standard error while it is a terminal.
+//!   [`std::io::Write`]; the exceptions are [`progress::Bars`], which draws
+//!   on standard error while it is a terminal, and [`tidy_when_interrupted`].
 //! - Nothing is said by colour alone: a [`table::Tone`] has a symbol and a word,
 //!   a series has a marker of its own.
 //! - Numbers that can't be shown (NaN, infinities, values that a log axis can't
@@ -17,6 +17,7 @@
 pub mod chart;
 mod error;
 pub mod format;
+mod interrupt;
 pub mod page;
 pub mod progress;
 pub mod spark;
@@ -24,4 +25,5 @@ pub mod table;
 mod terminal;
 
 pub use error::Error;
+pub use interrupt::tidy_when_interrupted;
 pub use terminal::{error_line, stdout_form};

@@ -1,8 +1,9 @@
 //! `qeval sweep`: a model in every scheme, compared.
 
 use super::args::SweepArgs;
-use super::{Outcome, Usage, builtin, run};
-use crate::compare;
+use super::open::Opened;
+use super::{Outcome, Usage, builtin, output, run};
+use crate::compare::{self, Entrant};
 use crate::load::Loaded;
 use anyhow::{Context, Result, bail};
 use candle_core::Device;
@@ -15,14 +16,22 @@ use tempfile::TempDir;
 /// What the built-in model is called.
 const BUILT_IN: &str = "built-in fixture";
 
+/// A folder with this file is a model's.
+const CONFIG: &str = "config.json";
+
 /// `qeval sweep`.
 pub fn sweep(args: &SweepArgs, progress: &dyn Progress) -> Result<Outcome> {
     let schemes = schemes(&args.scheme)?;
-    let inputs: Vec<&Path> = args.model.iter().map(PathBuf::as_path).collect();
-    run::check(&args.output, &inputs)?;
+    let mut inputs: Vec<&Path> = args.model.iter().chain(&args.calibration_text).map(PathBuf::as_path).collect();
+    inputs.extend(run::texts(&args.text, &args.measure));
+    output::check(&args.output, &inputs)?;
+    if let (Some(keep), Some(model)) = (&args.keep, &args.model) {
+        refuse_model_folder(keep, model)?;
+    }
     let request = run::request(&args.text, &args.measure)?;
     let device = run::device(&args.text)?;
     let work = TempDir::with_prefix("qeval-sweep-").context("cannot create a folder for the artifacts")?;
+    let _transient = store::output::Transient::new(work.path());
     let model = match &args.model {
         Some(path) => path.clone(),
         None => {
@@ -40,17 +49,15 @@ pub fn sweep(args: &SweepArgs, progress: &dyn Progress) -> Result<Outcome> {
     if args.model.is_none() {
         known.artifact = BUILT_IN.into();
     }
-    let mut subjects = Vec::with_capacity(artifacts.len());
-    for artifact in &artifacts {
-        let mut subject = artifact.subject(Some(&reference))?;
+    let mut entrants: Vec<Entrant<'_>> = artifacts.iter().map(|a| a.entrant(&reference)).collect();
+    for (entrant, scheme) in entrants.iter_mut().zip(&schemes) {
         if args.keep.is_none() {
             // The folder will be gone: its name says all.
-            subject.artifact = subject.size.scheme.clone();
+            entrant.rename(scheme.to_string());
         }
-        subjects.push(subject);
     }
-    let comparison = compare::compare(&known, &subjects, &request, progress)?;
-    run::present(&comparison, &args.output)
+    let comparison = compare::compare(&known, &entrants, &request, progress)?;
+    output::present(&comparison, &args.output)
 }
 
 fn schemes(names: &[String]) -> Result<Vec<Scheme>> {
@@ -68,6 +75,30 @@ fn schemes(names: &[String]) -> Result<Vec<Scheme>> {
     Ok(out)
 }
 
+/// Refuses to keep artifacts in the folder of the model, or in one inside it: whoever lists or
+/// moves the model would take them for a part of it.
+fn refuse_model_folder(keep: &Path, model: &Path) -> Result<()> {
+    let beside = model.parent().filter(|folder| !model.is_dir() && folder.join(CONFIG).exists());
+    let Ok(folder) = beside.unwrap_or(model).canonicalize() else { return Ok(()) };
+    let inside = if model.is_dir() || beside.is_some() { real(keep).starts_with(&folder) } else { real(keep) == folder };
+    if inside {
+        return Err(store::Error::SameFile { path: keep.into(), input: model.into() })
+            .context("--keep needs a folder outside the model's");
+    }
+    Ok(())
+}
+
+/// A path without links, of which only the first part need exist.
+fn real(path: &Path) -> PathBuf {
+    let path = std::path::absolute(path).unwrap_or_else(|_| path.into());
+    for ancestor in path.ancestors() {
+        if let (Ok(there), Ok(rest)) = (ancestor.canonicalize(), path.strip_prefix(ancestor)) {
+            return if rest.as_os_str().is_empty() { there } else { there.join(rest) };
+        }
+    }
+    path
+}
+
 /// Converts the reference in one pass, in the packed layout: it holds every scheme at its true
 /// bits per weight.
 fn convert(
@@ -77,7 +108,7 @@ fn convert(
     target: &Path,
     device: &Device,
     progress: &dyn Progress,
-) -> Result<Vec<Loaded>> {
+) -> Result<Vec<Opened>> {
     let source = Source::new(&reference.files)?;
     let mut settings = Settings::new(Target::Safetensors);
     settings.layout = Some(Layout::Packed);
@@ -97,7 +128,7 @@ fn convert(
         jobs.push(Job { scheme, settings: settings.clone(), destination });
     }
     let made = qconvert::convert(&source, &jobs, progress)?;
-    made.iter().map(|m| Ok(Loaded::open(&m.path, device, Some(reference))?)).collect()
+    Ok(made.iter().map(|m| Opened::open(&m.path, device, reference)).collect())
 }
 
 #[cfg(test)]
@@ -110,5 +141,26 @@ mod tests {
         assert_eq!(names(&["all"]).expect("known").len(), Scheme::all().len());
         assert_eq!(names(&["nf4", "nf4", "int8-row"]).expect("known").len(), 2);
         assert!(names(&["int5-row"]).is_err_and(|e| e.is::<Usage>()));
+    }
+
+    #[test]
+    fn artifacts_are_not_kept_in_the_model() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let at = |name: &str| dir.path().join(name);
+        std::fs::create_dir_all(at("model/inner")).expect("created");
+        for file in ["model/config.json", "model/model.safetensors", "alone.gguf"] {
+            std::fs::write(at(file), "").expect("written");
+        }
+        std::os::unix::fs::symlink(at("model"), at("link")).expect("linked");
+        for keep in ["model", "model/", "model/inner", "model/new", "model/new/deep", "link/new", "other/../model/x"] {
+            for model in ["model", "link", "model/model.safetensors"] {
+                assert!(refuse_model_folder(&at(keep), &at(model)).is_err(), "{keep} {model}");
+            }
+        }
+        for keep in ["kept", "model2", "."] {
+            for model in ["model", "model/model.safetensors", "alone.gguf"] {
+                assert!(refuse_model_folder(&at(keep), &at(model)).is_ok(), "{keep} {model}");
+            }
+        }
     }
 }

@@ -2,6 +2,7 @@
 
 use super::parse::GgufFile;
 use super::value::Value;
+use crate::{Config, RopeScaling};
 use schemes::GgmlType;
 use serde_json::{Map, Number, Value as Json, json};
 
@@ -174,6 +175,48 @@ fn vocab_size(file: &GgufFile, keys: &Keys<'_>) -> Result<u64, String> {
     let rows = file.tensors.iter().find(|t| t.name == "token_embd.weight").and_then(|t| t.dims.get(1).copied());
     let tokens = || file.metadata.get("tokenizer.ggml.tokens").and_then(Value::strings).map(|s| s.len() as u64);
     rows.or_else(tokens).map_or_else(|| keys.integer("vocab_size"), Ok)
+}
+
+/// What a file's keys say otherwise than the config.json that it carries, by name. The keys hold
+/// 32-bit floats, and Llama 3.1's rotary scaling is a tensor, not a key.
+pub(super) fn differing(keys: &Config, carried: &Config) -> Vec<&'static str> {
+    let scaling = match (&keys.rope_scaling, &carried.rope_scaling) {
+        (RopeScaling::None, RopeScaling::Llama3 { .. }) => false,
+        (a, b) => !near(&scaling_numbers(a), &scaling_numbers(b)),
+    };
+    let all = [
+        ("family", keys.family != carried.family),
+        ("hidden_size", keys.hidden_size != carried.hidden_size),
+        ("intermediate_size", keys.intermediate_size != carried.intermediate_size),
+        ("num_hidden_layers", keys.layers != carried.layers),
+        ("num_attention_heads", keys.heads != carried.heads),
+        ("num_key_value_heads", keys.kv_heads != carried.kv_heads),
+        ("head_dim", keys.head_dim != carried.head_dim),
+        ("rms_norm_eps", !near(&[keys.rms_norm_eps], &[carried.rms_norm_eps])),
+        ("rope_theta", !near(&[keys.rope_theta], &[carried.rope_theta])),
+        ("rope_scaling", scaling),
+    ];
+    all.into_iter().filter(|(_, differs)| *differs).map(|(name, _)| name).collect()
+}
+
+/// A scaling as numbers, its kind first.
+fn scaling_numbers(scaling: &RopeScaling) -> Vec<f64> {
+    match scaling {
+        RopeScaling::None => vec![0.0],
+        RopeScaling::Linear { factor } => vec![1.0, *factor],
+        RopeScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_max_position } => {
+            vec![2.0, *factor, *low_freq_factor, *high_freq_factor, *original_max_position as f64]
+        }
+        RopeScaling::Yarn { factor, beta_fast, beta_slow, attention_factor, original_max_position } => {
+            vec![3.0, *factor, *beta_fast, *beta_slow, *attention_factor, *original_max_position as f64]
+        }
+        RopeScaling::Factors(f) => f.iter().map(|f| f64::from(*f)).collect(),
+    }
+}
+
+/// Equal but for the rounding to 32 bits.
+fn near(a: &[f64], b: &[f64]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| (a - b).abs() <= 1e-6 * a.abs().max(b.abs()))
 }
 
 /// generation_config.json; none when the file names no special tokens.

@@ -107,6 +107,23 @@ fn what_is_carried_comes_back_word_for_word() {
 }
 
 #[test]
+fn edited_keys_win_over_what_is_carried() {
+    let mut out = export(&config(), &files(&tokenizer()), 8).expect("fine");
+    for (key, value) in &mut out.metadata {
+        match key.as_str() {
+            "llama.rope.freq_base" => *value = Value::F32(123.0),
+            "llama.attention.layer_norm_rms_epsilon" => *value = Value::F32(0.5),
+            _ => {}
+        }
+    }
+    let model = read(Path::new("x.gguf"), &written(&out, 8, "none")).expect("a model");
+    let used = model.config_json.expect("rebuilt");
+    assert_eq!((&used["rope_theta"], &used["rms_norm_eps"]), (&json!(123.0), &json!(0.5)));
+    let warning = model.warnings.iter().find(|w| w.contains("the keys are used")).expect("a note");
+    assert!(warning.contains("differ in rms_norm_eps, rope_theta:"), "{warning}");
+}
+
+#[test]
 fn what_is_not_carried_is_rebuilt() {
     let out = export(&config(), &files(&tokenizer()), 8).expect("fine");
     let model = read(Path::new("x.gguf"), &written(&out, 8, "qconvert.")).expect("a model");

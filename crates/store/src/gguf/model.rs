@@ -41,10 +41,11 @@ pub fn read(path: &Path, bytes: &Bytes) -> Result<GgufModel> {
     let mut side_files = verbatim(path, &file)?;
     let carried = side_files.iter().position(|f| f.name == "config.json").map(|i| side_files.remove(i));
     let config_json = match carried {
-        Some(f) => Some(
-            serde_json::from_slice(&f.data)
-                .map_err(|e| Error::malformed(path, format!("the key {VERBATIM}config.json is not JSON: {e}")))?,
-        ),
+        Some(f) => {
+            let json = serde_json::from_slice(&f.data)
+                .map_err(|e| Error::malformed(path, format!("the key {VERBATIM}config.json is not JSON: {e}")))?;
+            Some(agreed(path, &file, json, &mut warnings))
+        }
         None => config::config_json(&file).map_err(|e| warnings.push(format!("no configuration: {e}"))).ok(),
     };
     rebuild(&file, &mut side_files, &mut warnings);
@@ -58,6 +59,24 @@ pub fn read(path: &Path, bytes: &Bytes) -> Result<GgufModel> {
         })
         .collect();
     Ok(GgufModel { tensors, metadata, config_json, side_files, warnings })
+}
+
+/// The configuration that a file carries, unless its keys say otherwise: llama.cpp goes by the
+/// keys, so a file that was edited means what they say.
+fn agreed(path: &Path, file: &GgufFile, carried: serde_json::Value, warnings: &mut Vec<String>) -> serde_json::Value {
+    let Ok(rebuilt) = config::config_json(file) else { return carried };
+    let (Ok(keys), Ok(json)) = (crate::config::parse(path, &rebuilt), crate::config::parse(path, &carried)) else {
+        return carried;
+    };
+    let differing = config::differing(&keys, &json);
+    if differing.is_empty() {
+        return carried;
+    }
+    warnings.push(format!(
+        "the keys and the carried config.json differ in {}: the keys are used, as llama.cpp does",
+        differing.join(", ")
+    ));
+    rebuilt
 }
 
 fn refuse_splits(path: &Path, file: &GgufFile) -> Result<()> {

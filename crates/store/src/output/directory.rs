@@ -1,6 +1,6 @@
 //! A folder that appears whole, or not at all.
 
-use super::{OutputFile, sync_folder, temporary};
+use super::{OutputFile, Transient, sync_folder, temporary};
 use crate::{Error, Result, hf};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use std::{
@@ -20,6 +20,7 @@ pub struct OutputDir {
     staging: TempDir,
     /// Keeps the lock on the staging folder.
     _lock: File,
+    _transient: Transient,
     target: PathBuf,
     shown: PathBuf,
 }
@@ -39,7 +40,8 @@ impl OutputDir {
             Ok(temporary::hold(&lock, staging.path())?.then_some((staging, lock)))
         };
         let (staging, lock) = temporary::create(&target, dest, make)?;
-        Ok(OutputDir { staging, _lock: lock, target, shown: dest.into() })
+        let transient = Transient::new(staging.path());
+        Ok(OutputDir { staging, _lock: lock, _transient: transient, target, shown: dest.into() })
     }
 
     /// The folder in which the files lie until then.

@@ -2,14 +2,17 @@
 //!
 //! A run that is killed leaves a temporary `.NAME.XXXXXX.tmp` behind and the destination as it
 //! was. Whoever writes holds a lock on the temporary, which the system drops with the process,
-//! so the next run for the same destination can tell what was left behind, and removes it.
+//! so the next run for the same destination can tell what was left behind, and removes it. A
+//! program that is told to stop calls [`remove_transients`] and leaves nothing.
 
 mod directory;
 mod same;
 mod temporary;
+mod transient;
 
 pub use directory::OutputDir;
 pub use same::refuse_same_file;
+pub use transient::{Transient, remove_transients};
 
 use crate::{Error, Result};
 use rustix::fs::{FallocateFlags, fallocate};
@@ -25,6 +28,7 @@ use tempfile::NamedTempFile;
 #[derive(Debug)]
 pub struct OutputFile {
     temporary: NamedTempFile,
+    transient: Transient,
     /// Where it goes.
     target: PathBuf,
     /// What errors call it.
@@ -63,7 +67,8 @@ impl OutputFile {
         if let Some(len) = len {
             reserve(temporary.as_file(), len).map_err(|e| Error::io(shown, "reserve room for", e))?;
         }
-        Ok(OutputFile { temporary, target, shown: shown.into() })
+        let transient = Transient::new(temporary.path());
+        Ok(OutputFile { temporary, transient, target, shown: shown.into() })
     }
 
     /// Writes all of `buf` at `offset`; threads may write different parts at once.
@@ -84,9 +89,10 @@ impl OutputFile {
     /// # Errors
     /// [`Error::Io`]; the destination is then as it was.
     pub fn persist(self) -> Result<()> {
-        let OutputFile { temporary, target, shown } = self;
+        let OutputFile { temporary, transient, target, shown } = self;
         temporary.as_file().sync_data().map_err(|e| Error::io(&shown, "write to disk", e))?;
         temporary.persist(&target).map_err(|e| Error::io(&shown, "rename into place", e.error))?;
+        drop(transient);
         sync_folder(&target, &shown)
     }
 }
