@@ -1,4 +1,4 @@
-//! Types with blocks of 32.
+//! Types with blocks of 32 and 64.
 
 /// Applies `block` to each block and the weights it stands for.
 #[inline(always)]
@@ -127,6 +127,30 @@ pub(super) fn mxfp4(blocks: &[u8], out: &mut [f32]) {
         let d = f32::from_bits(if e < 2 { 0x0020_0000 << e } else { (e - 1) << 23 });
         for (o, q) in o.iter_mut().zip(nibbles(&b[1..])) {
             *o = d * E2M1[usize::from(q & 15)];
+        }
+    });
+}
+
+/// Half of an unsigned 8-bit float (e4m3): the values it scales are doubled. The code for NaN counts as 0.
+#[inline(always)]
+fn half_e4m3(code: u8) -> f32 {
+    let (exponent, mantissa) = (i32::from(code >> 3 & 15), f32::from(code & 7));
+    match (code, exponent) {
+        (0x7F, _) => 0.0,
+        (_, 0) => mantissa * 2f32.powi(-10),
+        _ => (1.0 + mantissa / 8.0) * f32::from_bits(((exponent - 8 + 127) as u32) << 23),
+    }
+}
+
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512bw+avx512vl", "x86_64+avx2+fma"))]
+pub(super) fn nvfp4(blocks: &[u8], out: &mut [f32]) {
+    each(blocks, out, |b: &[u8; 36], o: &mut [f32; 64]| {
+        for (g, o) in o.as_chunks_mut::<16>().0.iter_mut().enumerate() {
+            let d = half_e4m3(b[g]);
+            for (j, q) in b[4 + 8 * g..12 + 8 * g].iter().enumerate() {
+                o[j] = d * E2M1[usize::from(q & 15)];
+                o[j + 8] = d * E2M1[usize::from(q >> 4)];
+            }
         }
     });
 }

@@ -2,7 +2,9 @@
 
 mod decode;
 mod encode;
+mod grids;
 mod kquants;
+mod ternary;
 mod types;
 
 pub use encode::{encode_q4_0, encode_q8_0, encode_rows, is_encodable, write_q4_0, write_q8_0};
@@ -42,6 +44,19 @@ fn decoder(ty: GgmlType) -> Option<Decoder> {
         GgmlType::Q5_K => kquants::q5_k,
         GgmlType::Q6_K => kquants::q6_k,
         GgmlType::IQ4_XS => kquants::iq4_xs,
+        GgmlType::Q8_K => kquants::q8_k,
+        GgmlType::NVFP4 => decode::nvfp4,
+        GgmlType::TQ1_0 => ternary::tq1_0,
+        GgmlType::TQ2_0 => ternary::tq2_0,
+        GgmlType::Q1_0 => ternary::q1_0,
+        GgmlType::Q2_0 => ternary::q2_0,
+        GgmlType::IQ1_S => grids::iq1_s,
+        GgmlType::IQ1_M => grids::iq1_m,
+        GgmlType::IQ2_XXS => grids::iq2_xxs,
+        GgmlType::IQ2_XS => grids::iq2_xs,
+        GgmlType::IQ2_S => grids::iq2_s,
+        GgmlType::IQ3_XXS => grids::iq3_xxs,
+        GgmlType::IQ3_S => grids::iq3_s,
         _ => return None,
     })
 }

@@ -185,7 +185,7 @@ mod tests {
             assert_eq!(GgmlType::from_id(id), None, "{id}");
         }
         assert!("Q8_0".parse::<GgmlType>().is_err() && "".parse::<GgmlType>().is_err());
-        assert!(!GgmlType::Q8_K.is_decodable() && GgmlType::Q4_K.is_decodable());
+        assert!(!GgmlType::Q8_1.is_decodable() && GgmlType::Q4_K.is_decodable());
     }
 
     #[test]

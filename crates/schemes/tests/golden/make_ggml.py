@@ -45,3 +45,23 @@ weights[4] = np.where(np.arange(32) % 2, 3.0, -3.0)
 weights[5] = np.arange(32) * np.float32(1e-30)
 for ty in (T.Q8_0, T.Q4_0):
     (here / f"ggml_encode_{ty.name.lower()}.bin").write_bytes(weights.astype("<f4").tobytes() + quantize(weights, ty).tobytes())
+
+# The rest, fewer blocks of each.
+SMALL = {T.TQ1_0: 52, T.TQ2_0: 64, T.NVFP4: None, T.IQ2_XXS: 0, T.IQ2_XS: 0, T.IQ2_S: 0, T.IQ3_XXS: 0, T.IQ3_S: 0,
+         T.IQ1_S: 0, T.IQ1_M: None}
+rng = np.random.default_rng(20240518)
+for ty, place in SMALL.items():
+    blocks = rng.integers(0, 256, (5, GGML_QUANT_SIZES[ty][1]), dtype=np.uint8)
+    scales = rng.normal(0, 0.05, 5).astype(np.float16)
+    scales[:2] = [5.9e-8, -1.0]
+    if place is not None:
+        blocks[:, place : place + 2] = scales.view(np.uint8).reshape(5, 2)
+    elif ty == T.IQ1_M:
+        # Four bits in the top of each of the last four words.
+        for i in range(4):
+            blocks[:, 49 + 2 * i] = blocks[:, 49 + 2 * i] & 15 | (scales.view(np.uint16) >> (4 * i) & 15) << 4
+    else:
+        blocks[0, :4] = [0, 1, 0x7F, 0x7E]
+    weights = dequantize(blocks, ty).astype("<f4")
+    assert np.isfinite(weights).all(), ty
+    (here / f"ggml_{ty.name.lower()}.bin").write_bytes(blocks.tobytes() + weights.tobytes())
