@@ -253,6 +253,7 @@ fn block_views(blocks: &[Block], inline: &impl Fn(&str) -> String) -> Vec<BlockV
 }
 
 fn table_view(table: &Table, inline: &impl Fn(&str) -> String) -> TableView {
+    let table = &*table.shown();
     let columns = table.columns.iter().map(|column| ColumnView {
         lines: plain(&column.header).lines().map(str::to_owned).collect(),
         unit: column.unit.as_deref().map(plain),

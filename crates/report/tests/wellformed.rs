@@ -216,6 +216,7 @@ fn table() -> impl Strategy<Value = Table> {
         align: Align::Left,
         unit: help.clone(),
         help,
+        ..Column::default()
     });
     let cell = (text(), tone()).prop_map(|(text, tone)| Cell::text(text).tone(tone));
     let rows = proptest::collection::vec(proptest::collection::vec(cell, 0..5), 0..4);

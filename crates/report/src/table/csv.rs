@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{Cell, Table};
+use super::{Cell, Column, Table};
 
 /// A machine value taken apart: each leaf with its path below the column's key.
 type Leaves = Vec<(String, String)>;
@@ -11,7 +11,7 @@ pub(super) fn render(table: &Table) -> String {
     let mut records = vec![Vec::new(); table.rows.len() + 1];
     for (index, column) in table.columns.iter().enumerate() {
         let cells: Vec<Leaves> = table.rows.iter().map(|row| leaves(row.get(index))).collect();
-        for path in paths(&cells) {
+        for path in columns_of(column, &cells) {
             records[0].push(format!("{}{path}", column.key));
             for (record, cell) in records[1..].iter_mut().zip(&cells) {
                 let text = cell.iter().find(|(name, _)| *name == path);
@@ -24,6 +24,14 @@ pub(super) fn render(table: &Table) -> String {
         write_record(&mut out, record);
     }
     out
+}
+
+/// The columns that a column becomes: those it names, or those its values have.
+fn columns_of(column: &Column, cells: &[Leaves]) -> Vec<String> {
+    if column.parts.is_empty() {
+        return paths(cells);
+    }
+    column.parts.iter().map(|part| format!(".{part}")).collect()
 }
 
 /// Every path of a column, in order of appearance. A value that is missing in
@@ -99,7 +107,7 @@ mod tests {
     use proptest::prelude::*;
     use serde_json::json;
 
-    use super::super::{Column, samples};
+    use super::super::samples;
     use super::*;
 
     #[test]
@@ -120,6 +128,17 @@ mod tests {
         table.rows.push(vec![Cell::absent()]);
         table.rows.push(vec![Cell::value("1", json!({"a": 1, "b": [1, 2, 3]}))]);
         assert_eq!(render(&table), "x.a,x.b.0,x.b.1,x.b.2\r\n,,,\r\n1,1,2,3\r\n");
+    }
+
+    #[test]
+    fn named_parts_are_the_columns_whatever_the_values() {
+        let mut table = Table::new("", vec![Column::number("x", "X").parts(&["value", "ci95.low", "ci95.high"])]);
+        let header = "x.value,x.ci95.low,x.ci95.high\r\n";
+        table.rows.push(vec![Cell::absent()]);
+        assert_eq!(render(&table), format!("{header},,\r\n"));
+        table.rows.push(vec![Cell::value("1", json!({"value": 1, "ci95": null}))]);
+        table.rows.push(vec![Cell::value("1", json!({"value": 1, "ci95": [0, 2]}))]);
+        assert_eq!(render(&table), format!("{header},,\r\n1,,\r\n1,0,2\r\n"));
     }
 
     #[test]

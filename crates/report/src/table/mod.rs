@@ -5,6 +5,7 @@ mod markdown;
 mod terminal;
 
 use serde_json::{Map, Value};
+use std::borrow::Cow;
 
 use crate::Error;
 use crate::format;
@@ -38,6 +39,11 @@ pub struct Column {
     pub unit: Option<String>,
     /// What the column means, in a sentence.
     pub help: Option<String>,
+    /// The parts that its machine values are taken apart into in CSV, whatever
+    /// a row holds; see [`Column::parts`].
+    pub parts: Vec<String>,
+    /// Only for machines: in CSV and JSON, not shown to people.
+    pub machine_only: bool,
 }
 
 impl Column {
@@ -62,6 +68,22 @@ impl Column {
     #[must_use]
     pub fn help(mut self, help: impl Into<String>) -> Self {
         self.help = Some(help.into());
+        self
+    }
+
+    /// The same column with the parts that its values have in CSV, in order:
+    /// `value`, `ci95.low`, `ci95.high`. Without them the columns of a CSV
+    /// follow from the values; with them they are the same in every run.
+    #[must_use]
+    pub fn parts(mut self, parts: &[&str]) -> Self {
+        self.parts = parts.iter().map(|&part| part.to_owned()).collect();
+        self
+    }
+
+    /// The same column in CSV and JSON only.
+    #[must_use]
+    pub fn machine_only(mut self) -> Self {
+        self.machine_only = true;
         self
     }
 
@@ -213,10 +235,26 @@ impl Table {
         self.notes.push(note.into());
     }
 
+    /// The table as people see it: without the columns that are for machines.
+    pub(crate) fn shown(&self) -> Cow<'_, Self> {
+        if !self.columns.iter().any(|column| column.machine_only) {
+            return Cow::Borrowed(self);
+        }
+        let keep = |index: usize| self.columns.get(index).is_none_or(|column| !column.machine_only);
+        let mut shown = self.clone();
+        shown.columns.retain(|column| !column.machine_only);
+        for row in &mut shown.rows {
+            let mut index = 0..;
+            row.retain(|_| index.next().is_none_or(keep));
+        }
+        Cow::Owned(shown)
+    }
+
     /// What each explained column means: its header on one line, and its help.
     #[must_use]
     pub fn legend(&self) -> Vec<(String, String)> {
-        self.columns.iter().filter_map(|column| Some((column.header_line(), column.help.clone()?))).collect()
+        let shown = self.columns.iter().filter(|column| !column.machine_only);
+        shown.filter_map(|column| Some((column.header_line(), column.help.clone()?))).collect()
     }
 
     /// The table for a terminal that is `width` characters wide.
@@ -230,14 +268,15 @@ impl Table {
     /// The table in Markdown (GitHub's pipes).
     #[must_use]
     pub fn to_markdown(&self) -> String {
-        markdown::render(self)
+        markdown::render(&self.shown())
     }
 
     /// The table as CSV (RFC 4180): keys as header, machine values.
     ///
     /// A value that is an object or an array becomes several columns:
     /// `ppl.value`, and `ppl.ci95.low`, `ppl.ci95.high` for an array of two,
-    /// `ppl.ci95.0` and so on for others.
+    /// `ppl.ci95.0` and so on for others. A column that names its
+    /// [parts](Column::parts) has those and no others.
     #[must_use]
     pub fn to_csv(&self) -> String {
         csv::render(self)
@@ -326,6 +365,18 @@ mod tests {
         table.rows.push(vec![Cell::text("x"), Cell::value("not a number", f64::NAN)]);
         table.rows.push(vec![Cell::absent()]);
         assert_eq!(table.to_json().to_string(), r#"[{"a":"x","b":null},{"a":null,"b":null}]"#);
+    }
+
+    #[test]
+    fn columns_for_machines_are_not_shown() {
+        let columns = vec![Column::text("a", "A"), Column::text("b", "B").machine_only(), Column::text("c", "C")];
+        let mut table = Table::new("", columns);
+        table.push(vec![Cell::text("x"), Cell::text("hidden"), Cell::text("z")]).expect("fits");
+        for shown in [table.to_markdown(), table.to_terminal(80, false)] {
+            assert!(shown.contains('x') && shown.contains('z') && !shown.contains("hidden"), "{shown}");
+        }
+        assert_eq!(table.to_csv(), "a,b,c\r\nx,hidden,z\r\n");
+        assert_eq!(table.to_json().to_string(), r#"[{"a":"x","b":"hidden","c":"z"}]"#);
     }
 
     #[test]

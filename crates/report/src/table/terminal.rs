@@ -39,6 +39,7 @@ impl Terminal {
     /// The table as text that ends with a line break.
     #[must_use]
     pub fn render(&self, table: &Table) -> String {
+        let table = &*table.shown();
         let mut out = String::new();
         if !table.title.is_empty() {
             out.push_str(&one_line(&table.title));
