@@ -1,9 +1,10 @@
 //! Multiple choice by log-likelihood, as lm-evaluation-harness scores it.
 //!
 //! Each choice is appended to its context; its score is the sum of the log-probabilities of its
-//! tokens (`acc`), or that sum divided by the choice's length in bytes (`acc_norm`). The boundary
-//! is the harness's: spaces at the end of the context belong to the choice, the whole text is
-//! tokenized at once, and the tokens beyond those of the context alone are the choice's.
+//! tokens (`acc`), or that sum divided by the choice's length in characters (`acc_norm`; the space
+//! that it begins with is the harness's delimiter and doesn't count). The boundary is the harness's:
+//! spaces at the end of the context belong to the choice, the whole text is tokenized at once, and
+//! the tokens beyond those of the context alone are the choice's.
 
 use crate::battery::parse_lines;
 use crate::kernels;
@@ -33,7 +34,7 @@ pub struct Item {
 pub struct Right {
     /// By the sum of log-probabilities.
     pub sum: bool,
-    /// By that sum over the choice's bytes.
+    /// By that sum over the choice's characters.
     pub normalized: bool,
 }
 
@@ -70,13 +71,18 @@ pub fn answer(
             let sum = log_likelihood(model, encoder, &item.context, choice, bos)
                 .map_err(|e| Error::Model(format!("item {}: {e}", item.id)))?;
             sums.push(sum);
-            normalized.push(sum / choice.len() as f64);
+            normalized.push(sum / characters(choice) as f64);
         }
         out.push(Right { sum: best(&sums) == item.gold, normalized: best(&normalized) == item.gold });
         progress.advance(1);
     }
     progress.finish();
     Ok(out)
+}
+
+/// Length of a choice as the harness counts it: characters, without the delimiter in front.
+fn characters(choice: &str) -> usize {
+    choice.trim_start().chars().count()
 }
 
 /// The first of the largest, as numpy's argmax.
@@ -137,7 +143,7 @@ pub struct Score {
     pub acc: f64,
     /// Wilson's interval of `acc`.
     pub acc_ci95: Option<Interval>,
-    /// Share right by that sum over bytes.
+    /// Share right by that sum over characters.
     pub acc_norm: f64,
     /// Wilson's interval of `acc_norm`.
     pub acc_norm_ci95: Option<Interval>,
@@ -212,6 +218,11 @@ mod tests {
         assert!(parse(Path::new("c"), &line(1)).is_ok());
         let e = parse(Path::new("c.jsonl"), &line(2)).expect_err("no such choice").to_string();
         assert_eq!(e, "c.jsonl:1: gold is 2, but there are 2 choices, counted from 0");
+    }
+
+    #[test]
+    fn lengths_are_those_of_the_harness() {
+        assert_eq!([" Rome", "Rome", " S\u{e3}o Paulo", "\n x"].map(characters), [4, 4, 9, 1]);
     }
 
     #[test]
