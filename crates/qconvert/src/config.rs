@@ -17,7 +17,10 @@ pub fn provenance(source: &Source<'_>, plan: &Plan, settings: &Settings) -> Inde
     let mut out = IndexMap::new();
     let mut set = |key: &str, value: String| out.insert(key.to_string(), value);
     set("qconvert.version", env!("CARGO_PKG_VERSION").into());
-    set("qconvert.scheme", plan.scheme.to_string());
+    set("qconvert.scheme", plan.label.clone());
+    if let Some(recipe) = settings.rules.recipe() {
+        set("qconvert.recipe", recipe.name.clone());
+    }
     let name = source.model.path.file_name().map_or_else(|| "model".into(), |n| n.to_string_lossy().into_owned());
     set("qconvert.source", name);
     set(HASH_KEY, HASH_PLACEHOLDER.into());
@@ -42,11 +45,19 @@ pub fn provenance(source: &Source<'_>, plan: &Plan, settings: &Settings) -> Inde
 }
 
 /// config.json without quantization, its type that of the artifact's floats; none when the
-/// source has none.
+/// source has none. Where it contradicts the stored tensors it is put right, as loaders go by
+/// it: the size of the vocabulary, and whether lm_head is the embedding.
 pub fn float_config_json(source: &Source<'_>, plan: &Plan) -> Option<Value> {
     let mut config = source.model.config_json.clone()?;
     let object = config.as_object_mut()?;
     object.remove("quantization_config");
+    if let Some(rows) = source.vocab_rows().filter(|_| object.contains_key("vocab_size")) {
+        object.insert("vocab_size".into(), rows.into());
+    }
+    let tied = object.get("tie_word_embeddings").and_then(Value::as_bool);
+    if tied == Some(true) && source.config.as_ref().is_some_and(|c| !c.tie_word_embeddings) {
+        object.insert("tie_word_embeddings".into(), false.into());
+    }
     set_dtype(object, if let Scheme::Float(ty) = plan.scheme { ty } else { source.float });
     Some(config)
 }

@@ -5,9 +5,10 @@ use crate::Job;
 use crate::config;
 use crate::error::{Error, Result};
 use crate::layout::OutTensor;
-use crate::plan::{Plan, Source, Target};
+use crate::plan::{Plan, Settings, Source, Target};
 use indexmap::IndexMap;
 use schemes::GgmlType;
+use std::path::Path;
 use store::output::{OutputDir, OutputFile};
 use store::{DType, gguf, safetensors};
 
@@ -20,6 +21,53 @@ pub struct Artifact {
     places: Vec<Vec<(usize, u64)>>,
     directory: Option<OutputDir>,
     bytes: u64,
+    /// What the files hold besides the weights.
+    pub(crate) beside: Beside,
+    /// Things that a user should know.
+    pub(crate) notes: Vec<String>,
+}
+
+/// What an artifact holds besides its weights, for comparison once it is written. The hash of
+/// the source is still its placeholder.
+#[derive(Debug, Clone)]
+pub enum Beside {
+    /// Keys and values in order, and tensors that the source has not.
+    Gguf(Vec<(String, gguf::Value)>, Vec<gguf::ExtraTensor>),
+    /// String metadata of every weight file, and the text of files made for this artifact.
+    Directory(IndexMap<String, String>, Vec<(String, String)>),
+}
+
+/// An artifact whose bytes are all written, not yet in its place.
+pub struct Finished {
+    file: Option<OutputFile>,
+    directory: Option<OutputDir>,
+    bytes: u64,
+    /// What its files hold besides the weights.
+    pub(crate) beside: Beside,
+    /// Things that a user should know.
+    pub(crate) notes: Vec<String>,
+}
+
+impl Finished {
+    /// Where its files lie until then.
+    pub fn path(&self) -> &Path {
+        match (&self.directory, &self.file) {
+            (Some(directory), _) => directory.path(),
+            (None, Some(file)) => file.temporary_path(),
+            (None, None) => Path::new(""),
+        }
+    }
+
+    /// Puts it in its place. Gives the bytes of the weight files.
+    pub fn persist(self) -> Result<u64> {
+        if let Some(directory) = self.directory {
+            directory.persist()?;
+        }
+        if let Some(file) = self.file {
+            file.persist()?;
+        }
+        Ok(self.bytes)
+    }
 }
 
 /// Where the tensors of one weight go.
@@ -43,20 +91,20 @@ impl Artifact {
         Sink { artifact: self, places: &self.places[at] }
     }
 
-    /// Fills in the source's hash and puts everything in place. Gives the bytes of the weight files.
-    pub fn finish(self, source_hash: &str) -> Result<u64> {
+    /// Fills in the source's hash, the last bytes that are missing.
+    pub fn finish(self, source_hash: &str) -> Result<Finished> {
         for (file, patch) in self.files.iter().zip(&self.patches) {
             if let Some(offset) = patch {
                 file.write_all_at(source_hash.as_bytes(), *offset)?;
             }
         }
-        for file in self.files {
+        let mut files = self.files;
+        let file = if self.directory.is_none() { files.pop() } else { None };
+        // Within the directory that is still to be put in place.
+        for file in files {
             file.persist()?;
         }
-        if let Some(directory) = self.directory {
-            directory.persist()?;
-        }
-        Ok(self.bytes)
+        Ok(Finished { file, directory: self.directory, bytes: self.bytes, beside: self.beside, notes: self.notes })
     }
 }
 
@@ -86,8 +134,20 @@ fn prepare_safetensors(source: &Source<'_>, plan: &Plan, job: &Job) -> Result<Ar
         .collect();
     let shards = safetensors::shard(&specs, job.settings.max_shard.unwrap_or(u64::MAX), module_of);
     let directory = OutputDir::create(&job.destination)?;
-    let mut artifact =
-        Artifact { files: Vec::new(), patches: Vec::new(), places: Vec::new(), directory: None, bytes: 0 };
+    let mut texts = Vec::new();
+    if shards.len() > 1 {
+        texts.push((safetensors::INDEX_FILE.to_string(), safetensors::index_json(&shards, &specs)));
+    }
+    texts.extend(config::config_json(source, plan).map(|config| ("config.json".to_string(), format!("{config:#}\n"))));
+    let mut artifact = Artifact {
+        files: Vec::new(),
+        patches: Vec::new(),
+        places: Vec::new(),
+        directory: None,
+        bytes: 0,
+        beside: Beside::Directory(IndexMap::new(), Vec::new()),
+        notes: Vec::new(),
+    };
     let mut places = Vec::with_capacity(specs.len());
     for (i, shard) in shards.iter().enumerate() {
         let planned = safetensors::plan(&job.destination.join(&shard.file), &specs[shard.tensors.clone()], &metadata)?;
@@ -98,15 +158,13 @@ fn prepare_safetensors(source: &Source<'_>, plan: &Plan, job: &Job) -> Result<Ar
         artifact.files.push(file);
         artifact.bytes += planned.file_len();
     }
-    if shards.len() > 1 {
-        directory.write(safetensors::INDEX_FILE, safetensors::index_json(&shards, &specs).as_bytes())?;
-    }
     for side in &source.model.side_files {
         directory.write(&side.name, &side.data)?;
     }
-    if let Some(config) = config::config_json(source, plan) {
-        directory.write("config.json", format!("{config:#}\n").as_bytes())?;
+    for (name, text) in &texts {
+        directory.write(name, text.as_bytes())?;
     }
+    artifact.beside = Beside::Directory(metadata, texts);
     artifact.places = by_weight(plan, places.into_iter());
     artifact.directory = Some(directory);
     Ok(artifact)
@@ -120,8 +178,8 @@ fn module_of(name: &str) -> &str {
     }
 }
 
-fn prepare_gguf(source: &Source<'_>, plan: &Plan, job: &Job) -> Result<Artifact> {
-    let path = &job.destination;
+/// What a GGUF file of this plan holds besides its weights.
+fn gguf_beside(source: &Source<'_>, plan: &Plan, settings: &Settings) -> Result<gguf::HfMetadata> {
     let config = config::float_config_json(source, plan).ok_or_else(|| {
         Error::Request(format!(
             "{}: a GGUF file needs the model's config.json, and there is none",
@@ -129,16 +187,34 @@ fn prepare_gguf(source: &Source<'_>, plan: &Plan, job: &Job) -> Result<Artifact>
         ))
     })?;
     let name = source.model.path.file_stem().map_or_else(|| "model".into(), |n| n.to_string_lossy().into_owned());
-    let hf = gguf::metadata_from_hf(&gguf::HfSource {
+    let mut hf = gguf::metadata_from_hf(&gguf::HfSource {
         path: &source.model.path,
         config: &config,
         side_files: &source.model.side_files,
         name: &name,
-        vocab_rows: source.model.config()?.vocab_size,
+        vocab_rows: source.vocab_rows().unwrap_or_default(),
         file_type: file_type(plan),
     })?;
-    let mut metadata = hf.metadata;
-    metadata.extend(config::provenance(source, plan, &job.settings).into_iter().map(|(k, v)| (k, v.as_str().into())));
+    let provenance = config::provenance(source, plan, settings);
+    hf.metadata.extend(provenance.into_iter().map(|(k, v)| (k, v.as_str().into())));
+    Ok(hf)
+}
+
+/// Finds what would stop a plan whose weights all fit: what the container can't hold of the
+/// model's other files.
+///
+/// # Errors
+/// As [`prepare`].
+pub fn check(source: &Source<'_>, plan: &Plan, settings: &Settings) -> Result<()> {
+    match plan.target {
+        Target::Gguf => gguf_beside(source, plan, settings).map(drop),
+        Target::Safetensors => Ok(()),
+    }
+}
+
+fn prepare_gguf(source: &Source<'_>, plan: &Plan, job: &Job) -> Result<Artifact> {
+    let path = &job.destination;
+    let hf = gguf_beside(source, plan, &job.settings)?;
     let mut planned = Vec::new();
     for t in tensors(plan) {
         let ty = t
@@ -151,7 +227,7 @@ fn prepare_gguf(source: &Source<'_>, plan: &Plan, job: &Job) -> Result<Artifact>
     planned.extend(
         hf.extra.iter().map(|e| gguf::PlannedTensor::new(e.name.clone(), schemes::GgmlType::F32, &[e.values.len()])),
     );
-    let layout = gguf::Plan::new(path, &metadata, &planned)?;
+    let layout = gguf::Plan::new(path, &hf.metadata, &planned)?;
     let file = OutputFile::create(path, Some(layout.file_len()))?;
     file.write_all_at(layout.header(), 0)?;
     for (i, extra) in hf.extra.iter().enumerate() {
@@ -164,6 +240,8 @@ fn prepare_gguf(source: &Source<'_>, plan: &Plan, job: &Job) -> Result<Artifact>
         places: by_weight(plan, (0..count).map(|i| (0, layout.offset(i)))),
         directory: None,
         bytes: layout.file_len(),
+        beside: Beside::Gguf(hf.metadata, hf.extra),
+        notes: hf.warnings.into_iter().map(|w| format!("warning: {w}")).collect(),
     })
 }
 

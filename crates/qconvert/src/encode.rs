@@ -131,6 +131,22 @@ impl Encoding {
         }
     }
 
+    /// How many values of a chunk are beyond the float type that is to hold them, and so are
+    /// clamped.
+    pub fn clamped(&self, chunk: Chunk<'_>) -> u64 {
+        let beyond = |ty: FloatType, v: f32| v.is_finite() && ty.round(v).is_infinite();
+        let count = match self {
+            Encoding::Float(ty) => chunk.values.iter().filter(|v| beyond(*ty, **v)).count(),
+            Encoding::Outlier { columns, .. } => {
+                let rows = chunk.values.chunks_exact(chunk.cols.max(1));
+                let kept = rows.flat_map(|row| columns.iter().filter_map(|c| row.get(*c as usize)));
+                kept.filter(|v| beyond(FloatType::F16, **v)).count()
+            }
+            _ => 0,
+        };
+        count as u64
+    }
+
     /// Encodes a chunk.
     ///
     /// # Errors

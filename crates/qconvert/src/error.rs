@@ -1,5 +1,6 @@
 //! Errors of planning and conversion.
 
+use crate::methods::first_names;
 use std::fmt::Write as _;
 
 /// Result of this crate.
@@ -41,6 +42,21 @@ pub enum Error {
     /// The plan does not fit; found before any work.
     #[error("{}", describe(.0))]
     Misfits(Vec<Misfit>),
+    /// One directory would need two quantization methods: each with its weights.
+    #[error("{}", describe_methods(.0))]
+    Methods(Vec<(String, Vec<String>)>),
+    /// A weight holds a NaN or an infinity, whether it would be quantized or not.
+    #[error("{file}: tensor {weight}: {value} at {}: only finite weights are converted", place(.index))]
+    NotFinite {
+        /// The file.
+        file: std::path::PathBuf,
+        /// The weight.
+        weight: String,
+        /// Index in each dimension.
+        index: Vec<usize>,
+        /// The value.
+        value: f32,
+    },
     /// The request itself makes no sense.
     #[error("{0}")]
     Request(String),
@@ -58,7 +74,16 @@ pub enum Error {
         /// The encoder's value.
         expected: f32,
     },
-    /// An independent reader disagrees with ours about a written file.
+    /// A finished artifact is not what it should be; nothing was put in place.
+    #[error("{path}: failed verification, and what was there is left as it was: {source}")]
+    Unverified {
+        /// Where the artifact would have been put.
+        path: std::path::PathBuf,
+        /// What is wrong.
+        source: Box<Error>,
+    },
+    /// Something of a written file but its weights is not as it was to be: metadata, a file that
+    /// travels along, or what an independent reader sees.
     #[error("{path}: {what}")]
     CrossCheck {
         /// The file.
@@ -66,6 +91,24 @@ pub enum Error {
         /// The disagreement.
         what: String,
     },
+}
+
+fn place(index: &[usize]) -> String {
+    match index {
+        [row, col] => format!("row {row}, column {col}"),
+        [i] => format!("index {i}"),
+        other => format!("index {other:?}"),
+    }
+}
+
+fn describe_methods(methods: &[(String, Vec<String>)]) -> String {
+    let each: Vec<String> =
+        methods.iter().map(|(m, weights)| format!("{m} for {} ({})", weights.len(), first_names(weights))).collect();
+    format!(
+        "the weights need {} quantization methods, and config.json names one: {}; use --layout packed, which holds all of them",
+        methods.len(),
+        each.join(", ")
+    )
 }
 
 fn describe(misfits: &[Misfit]) -> String {

@@ -1,8 +1,8 @@
 //! Checkpoint in, quantized artifact out: plan, stream, verify.
 //!
 //! [`Source::plan`] says what becomes of each weight before any work; [`convert`] carries any
-//! number of plans out in one pass over the source; [`verify::verify`] re-opens an artifact and
-//! compares its decode with the source.
+//! number of plans out in one pass over the source, and verifies what it wrote before putting it
+//! in place where [`Settings::verify`] says so.
 
 pub mod cli;
 mod config;
@@ -10,12 +10,15 @@ mod container;
 mod cross_check;
 mod encode;
 mod error;
+mod finite;
 pub mod layout;
+mod methods;
 mod plan;
 mod rules;
 mod source;
 mod stream;
 pub mod verify;
+mod whole;
 
 pub use encode::Encoding;
 pub use error::{Error, Misfit, Result};
@@ -23,7 +26,7 @@ pub use layout::Layout;
 pub use plan::{Plan, PlannedWeight, Settings, Source, Target};
 pub use rules::{Recipe, Rules};
 pub use source::{Values, Weight};
-pub use stream::Errors;
+pub use stream::{Errors, Losses};
 
 use schemes::Scheme;
 use std::collections::HashSet;
@@ -50,16 +53,18 @@ pub struct Made {
     pub plan: Plan,
     /// Bytes of the weight files.
     pub bytes: u64,
-    /// What each quantized weight lost.
-    pub errors: Errors,
+    /// What its weights lost.
+    pub losses: Losses,
+    /// Whether it was verified.
+    pub verified: bool,
 }
 
-/// Makes artifacts in one pass over the source. Nothing appears at a destination until its
-/// artifact is whole.
+/// Makes artifacts in one pass over the source. Nothing appears at a destination until every
+/// artifact is whole and, where the job says so, verified.
 ///
 /// # Errors
 /// Before any work when something doesn't fit ([`Error::Misfits`]), is asked for wrongly, or
-/// when an output is the input.
+/// when an output is the input. After it, [`Error::Unverified`].
 pub fn convert(source: &Source<'_>, jobs: &[Job], progress: &dyn Progress) -> Result<Vec<Made>> {
     let mut wide = HashSet::new();
     loop {
@@ -71,19 +76,39 @@ pub fn convert(source: &Source<'_>, jobs: &[Job], progress: &dyn Progress) -> Re
         let pairs: Vec<_> = plans.iter().zip(&artifacts).collect();
         let overflow = jobs.first().map(|j| j.settings.overflow).unwrap_or_default();
         match stream::pass(source, &pairs, overflow, progress) {
-            Ok(passed) => {
-                let mut made = Vec::with_capacity(jobs.len());
-                for (((artifact, plan), job), errors) in artifacts.into_iter().zip(plans).zip(jobs).zip(passed.errors) {
-                    let bytes = artifact.finish(&passed.source_hash)?;
-                    made.push(Made { path: job.destination.clone(), plan, bytes, errors });
-                }
-                return Ok(made);
-            }
+            Ok(passed) => return put_in_place(source, jobs, plans, artifacts, passed, progress),
             Err(stream::Stop::Failed(e)) => return Err(e),
             // Every weight is widened at most once, so this ends.
             Err(stream::Stop::Widen(more)) => wide.extend(more),
         }
     }
+}
+
+/// Finishes and verifies every artifact, then puts all of them in place.
+fn put_in_place(
+    source: &Source<'_>,
+    jobs: &[Job],
+    plans: Vec<Plan>,
+    artifacts: Vec<container::Artifact>,
+    passed: stream::Passed,
+    progress: &dyn Progress,
+) -> Result<Vec<Made>> {
+    let mut finished = Vec::with_capacity(jobs.len());
+    for ((artifact, plan), job) in artifacts.into_iter().zip(&plans).zip(jobs) {
+        let artifact = artifact.finish(&passed.source_hash)?;
+        if job.settings.verify {
+            verify::finished(&artifact, source, plan, &job.settings, &passed.source_hash, progress)
+                .map_err(|e| Error::Unverified { path: job.destination.clone(), source: Box::new(e) })?;
+        }
+        finished.push(artifact);
+    }
+    let mut made = Vec::with_capacity(jobs.len());
+    for (((mut artifact, mut plan), job), losses) in finished.into_iter().zip(plans).zip(jobs).zip(passed.losses) {
+        plan.notes.append(&mut artifact.notes);
+        let (path, verified) = (job.destination.clone(), job.settings.verify);
+        made.push(Made { path, plan, bytes: artifact.persist()?, losses, verified });
+    }
+    Ok(made)
 }
 
 fn plan_all(source: &Source<'_>, jobs: &[Job], wide: &HashSet<String>) -> Result<Vec<Plan>> {

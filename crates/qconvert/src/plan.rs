@@ -5,9 +5,10 @@ use crate::error::{Error, Misfit, Result};
 use crate::layout::{self, Content, Laid, Layout, OutTensor};
 use crate::rules::Rules;
 use crate::source::{self, Values, Weight};
+use crate::{methods, whole};
 use observe::Calibration;
 use schemes::{FloatType, Overflow, RowOrder, Scheme, Storage, outlier};
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use store::{DType, Model, gguf};
 
 /// The container of an artifact.
@@ -34,6 +35,9 @@ pub struct Settings {
     pub rules: Rules,
     /// Activation statistics.
     pub calibration: Option<Calibration>,
+    /// Whether the finished artifact is read again, and compared with what was to be written,
+    /// before it replaces what is at its destination.
+    pub verify: bool,
 }
 
 impl Settings {
@@ -46,6 +50,7 @@ impl Settings {
             max_shard: None,
             rules: Rules::default(),
             calibration: None,
+            verify: false,
         }
     }
 }
@@ -68,8 +73,11 @@ pub struct PlannedWeight {
 /// The plan of one artifact.
 #[derive(Debug, Clone)]
 pub struct Plan {
-    /// The requested scheme.
+    /// The requested scheme: that of the weights which no rule names.
     pub scheme: Scheme,
+    /// What the artifact is called: its scheme; of a mixed one every scheme that the blocks'
+    /// projections and other quantized weights have, joined by `+`, that of the request first.
+    pub label: String,
     /// The container.
     pub target: Target,
     /// What becomes of each weight, in order.
@@ -89,17 +97,40 @@ pub struct Source<'a> {
     pub weights: Vec<Weight>,
     /// The float type of most of it.
     pub float: FloatType,
+    /// Its configuration, where it has one that is known here; the weights suit it.
+    pub config: Option<store::Config>,
+    /// What a user should know of it, its own warnings first.
+    pub warnings: Vec<String>,
 }
 
 impl<'a> Source<'a> {
-    /// Lists the weights of a model.
+    /// Lists the weights of a model, which must be whole where it has a configuration.
     ///
     /// # Errors
-    /// When a weight's layout is not understood.
+    /// When a weight's layout is not understood, or a weight that the configuration asks for is
+    /// missing or has another shape.
     pub fn new(model: &'a Model) -> Result<Self> {
-        let weights = source::weights(model)?;
+        let source::Listed { weights, buffers } = source::weights(model)?;
         let float = source::main_float(&weights);
-        Ok(Source { model, weights, float })
+        let mut warnings = model.warnings.clone();
+        let config = whole::config(model, &weights, &mut warnings)?;
+        if !buffers.is_empty() {
+            let names = methods::first_names(&buffers);
+            warnings.push(format!(
+                "{} that loaders compute for themselves left out ({names})",
+                methods::counted(buffers.len(), "stored buffer")
+            ));
+        }
+        let mut source = Source { model, weights, float, config, warnings };
+        let rows = source.vocab_rows();
+        whole::tokenizer_warnings(model, rows, &mut source.warnings);
+        Ok(source)
+    }
+
+    /// Rows of the embedding.
+    pub fn vocab_rows(&self) -> Option<usize> {
+        let embedding = self.weights.iter().find(|w| w.name == "model.embed_tokens.weight")?;
+        embedding.shape.first().copied()
     }
 
     /// Plans an artifact. Weights named in `wide` get f32 scales.
@@ -108,13 +139,25 @@ impl<'a> Source<'a> {
     /// [`Error::Request`] when the request makes no sense. Weights that don't fit are listed in
     /// the plan.
     pub fn plan(&self, scheme: Scheme, settings: &Settings, wide: &HashSet<String>) -> Result<Plan> {
-        settings.rules.check(&self.weights)?;
+        methods::check_layout(settings)?;
+        settings.rules.check(&self.weights, scheme)?;
         check_calibration(scheme, settings)?;
-        let mut plan =
-            Plan { scheme, target: settings.target, weights: Vec::new(), misfits: Vec::new(), notes: Vec::new() };
-        let config = if settings.target == Target::Gguf { Some(self.model.config()?) } else { None };
+        let mut plan = Plan {
+            scheme,
+            label: self.label(scheme, settings),
+            target: settings.target,
+            weights: Vec::new(),
+            misfits: Vec::new(),
+            notes: Vec::new(),
+        };
+        let config = match (settings.target, &self.config) {
+            (Target::Safetensors, _) => None,
+            (Target::Gguf, Some(config)) => Some(config),
+            // Says why there is none.
+            (Target::Gguf, None) => return Err(no_config(self.model)),
+        };
         for (index, weight) in self.weights.iter().enumerate() {
-            let (name, order) = self.place(weight, config.as_ref())?;
+            let (name, order) = self.place(weight, config)?;
             let chosen = settings.rules.scheme_for(weight, scheme);
             match self.lay(weight, &name, order, chosen, settings, wide) {
                 Ok(laid) => {
@@ -127,11 +170,42 @@ impl<'a> Source<'a> {
         if scheme == Scheme::W8A8Tensor && settings.target == Target::Safetensors && settings.layout.is_none() {
             plan.notes.push("w8a8-tensor (one activation scale for a call) loads in transformers, but vLLM takes only per-token or static scales".into());
         }
+        methods::check_one_method(&plan, self)?;
+        plan.notes.extend(methods::packed_in_gguf(&plan, self, settings));
         let quantized = plan.weights.iter().filter(|w| w.scheme.is_some()).count();
         if quantized == 0 && plan.misfits.is_empty() && !matches!(scheme, Scheme::Float(_)) {
             return Err(Error::Request("no weight would be quantized; see --include and --dry-run".into()));
         }
         Ok(plan)
+    }
+
+    /// The schemes that the artifact holds, the requested one first where it is among them.
+    fn label(&self, scheme: Scheme, settings: &Settings) -> String {
+        if matches!(scheme, Scheme::Float(_)) && settings.rules.recipe().is_none() {
+            return scheme.to_string();
+        }
+        let mut held = BTreeSet::new();
+        for weight in &self.weights {
+            match settings.rules.scheme_for(weight, scheme) {
+                Some(Scheme::Float(_)) if !weight.is_block_projection() => {}
+                Some(scheme) => drop(held.insert(scheme.to_string())),
+                None if weight.is_block_projection() => drop(held.insert(self.kept_name(weight, settings.target))),
+                None => {}
+            }
+        }
+        let first = scheme.to_string();
+        let mut names: Vec<String> = held.take(&first).into_iter().collect();
+        names.extend(held);
+        if names.is_empty() { first } else { names.join("+") }
+    }
+
+    /// What a projection that stays is called.
+    fn kept_name(&self, weight: &Weight, target: Target) -> String {
+        match source::plain_dtype(weight) {
+            Some(DType::Ggml(ty)) if target == Target::Gguf => format!("ggml-{ty}"),
+            Some(dtype) => dtype.float().unwrap_or(self.float).to_string(),
+            None => self.float.to_string(),
+        }
     }
 
     fn lay(
@@ -178,7 +252,11 @@ impl<'a> Source<'a> {
             Some(layout) => layout::lay(layout, &request),
             None => lay_default(settings.target, &request),
         };
-        laid.map_err(|no| misfit(weight, no.why, no.instead))
+        let laid = laid.map_err(|no| misfit(weight, no.why, no.instead))?;
+        match methods::no_linear_module(self, weight, laid.layout) {
+            Some((why, instead)) => Err(misfit(weight, why, instead)),
+            None => Ok(laid),
+        }
     }
 
     /// Name and row order in GGUF, whose models need a configuration; in safetensors (none
@@ -238,6 +316,14 @@ impl<'a> Source<'a> {
             content: Content::Stream(0),
         };
         Laid { layout: Layout::Plain, encoding, tensors: vec![tensor], entry: None }
+    }
+}
+
+/// Why a model without a known configuration can't become a GGUF file.
+fn no_config(model: &Model) -> Error {
+    match model.config() {
+        Err(e) => e.into(),
+        Ok(_) => Error::Request("a GGUF file needs the model's config.json".into()),
     }
 }
 

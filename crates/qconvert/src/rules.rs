@@ -5,7 +5,8 @@ use globset::{Glob, GlobMatcher};
 use schemes::Scheme;
 use serde::Deserialize;
 
-/// What a recipe file says: a default scheme and rules, the last match of which wins.
+/// What a recipe file says: a default scheme and rules, the last match of which wins. `keep`
+/// leaves a weight as it is.
 ///
 /// ```toml
 /// default = "int4-g64"
@@ -36,7 +37,10 @@ struct RecipeRule {
 /// A recipe with its patterns compiled.
 #[derive(Debug, Clone, Default)]
 pub struct Recipe {
-    /// Scheme of block projections that no rule names; the request's when none.
+    /// What provenance calls it: the name of its file.
+    pub name: String,
+    /// Scheme of block projections that no rule names; the request's when none. A request must
+    /// then name this scheme.
     pub default: Option<Scheme>,
     rules: Vec<(GlobMatcher, Option<Scheme>)>,
 }
@@ -46,16 +50,20 @@ impl Recipe {
     ///
     /// # Errors
     /// [`Error::Request`] that names the line, pattern or scheme.
-    pub fn parse(text: &str) -> Result<Self> {
-        let file: RecipeFile =
-            toml::from_str(text).map_err(|e| Error::Request(format!("recipe: {}", e.to_string().trim_end())))?;
+    pub fn parse(name: &str, text: &str) -> Result<Self> {
+        let wrong = |what: &str| Error::Request(format!("recipe {name}: {what}"));
+        let file: RecipeFile = toml::from_str(text).map_err(|e| {
+            let line = e.span().map_or(1, |s| text[..s.start.min(text.len())].matches('\n').count() + 1);
+            wrong(&format!("line {line}: {}", e.message()))
+        })?;
+        let parse_scheme = |scheme: &str| scheme.parse().map_err(|e: schemes::Error| wrong(&e.to_string()));
         let default = file.default.as_deref().map(parse_scheme).transpose()?;
         let mut rules = Vec::with_capacity(file.rules.len());
         for rule in &file.rules {
             let scheme = if rule.scheme == "keep" { None } else { Some(parse_scheme(&rule.scheme)?) };
             rules.push((glob(&rule.r#match)?, scheme));
         }
-        Ok(Recipe { default, rules })
+        Ok(Recipe { name: name.to_string(), default, rules })
     }
 
     /// Every scheme that the recipe names.
@@ -88,15 +96,18 @@ impl Rules {
         self.recipe.as_ref()
     }
 
-    /// The scheme of `weight` under the requested `scheme`; none when it stays as it is.
-    pub fn scheme_for(&self, weight: &Weight, scheme: Scheme) -> Option<Scheme> {
+    /// The scheme of `weight` where `default` is the request's; none when it stays as it is.
+    ///
+    /// `--include` gives the default, a rule of the recipe overrules both, and `--exclude` has
+    /// the last word.
+    pub fn scheme_for(&self, weight: &Weight, default: Scheme) -> Option<Scheme> {
         let module = weight.module();
         let hit = |patterns: &[GlobMatcher]| patterns.iter().any(|p| p.is_match(module));
-        let default = self.recipe.as_ref().and_then(|r| r.default).unwrap_or(scheme);
-        if matches!(default, Scheme::Float(_)) && self.recipe.is_none() {
-            return (!hit(&self.exclude)).then_some(default);
-        }
-        let mut chosen = (weight.is_block_projection() || (is_matrix(weight) && hit(&self.include))).then_some(default);
+        // A float type is for the whole model, norms and embeddings too.
+        let by_default = matches!(default, Scheme::Float(_))
+            || weight.is_block_projection()
+            || (is_matrix(weight) && hit(&self.include));
+        let mut chosen = by_default.then_some(default);
         for (pattern, scheme) in self.recipe.iter().flat_map(|r| &r.rules) {
             if is_matrix(weight) && pattern.is_match(module) {
                 chosen = *scheme;
@@ -105,13 +116,22 @@ impl Rules {
         if hit(&self.exclude) { None } else { chosen }
     }
 
-    /// Patterns that match no weight are mistakes: says which.
+    /// Patterns that match no weight, or are to quantize and match only what can't be, are
+    /// mistakes: says which. So is a recipe whose default is not the requested `scheme`.
     ///
     /// # Errors
     /// [`Error::Request`] with the first such pattern.
-    pub fn check(&self, weights: &[Weight]) -> Result<()> {
-        let recipe = self.recipe.iter().flat_map(|r| r.rules.iter().map(|r| &r.0));
-        for pattern in self.include.iter().chain(&self.exclude).chain(recipe) {
+    pub fn check(&self, weights: &[Weight], scheme: Scheme) -> Result<()> {
+        if let Some((recipe, default)) = self.recipe.as_ref().and_then(|r| Some((r, r.default?)))
+            && default != scheme
+        {
+            return Err(Error::Request(format!(
+                "recipe {}: its default is {default}, and {scheme} is asked for: drop one of the two",
+                recipe.name
+            )));
+        }
+        let rules = || self.recipe.iter().flat_map(|r| &r.rules);
+        for pattern in self.include.iter().chain(&self.exclude).chain(rules().map(|r| &r.0)) {
             if !weights.iter().any(|w| pattern.is_match(w.module())) {
                 return Err(Error::Request(format!(
                     "pattern '{}' matches no weight; names look like '{}'",
@@ -120,6 +140,19 @@ impl Rules {
                         .iter()
                         .find(|w| w.is_block_projection())
                         .map_or("model.layers.0.mlp.down_proj", Weight::module)
+                )));
+            }
+        }
+        let quantizing = rules().filter(|r| r.1.is_some()).map(|r| &r.0);
+        for pattern in self.include.iter().chain(quantizing) {
+            let mut hit = weights.iter().filter(|w| pattern.is_match(w.module()));
+            let first = hit.clone().next();
+            if let Some(first) = first.filter(|_| !hit.any(is_matrix)) {
+                return Err(Error::Request(format!(
+                    "pattern '{}' matches only what can't be quantized ({} {:?}, for one): only matrices can",
+                    pattern.glob(),
+                    first.name,
+                    first.shape
                 )));
             }
         }
@@ -134,10 +167,6 @@ fn is_matrix(weight: &Weight) -> bool {
 fn glob(pattern: &str) -> Result<GlobMatcher> {
     let glob = Glob::new(pattern).map_err(|e| Error::Request(format!("pattern '{pattern}': {}", e.kind())))?;
     Ok(glob.compile_matcher())
-}
-
-fn parse_scheme(name: &str) -> Result<Scheme> {
-    name.parse().map_err(|e: schemes::Error| Error::Request(format!("recipe: {e}")))
 }
 
 #[cfg(test)]
@@ -169,21 +198,26 @@ mod tests {
         let rules = Rules::new(&["lm_head".into()], &["*.q_proj".into()], None).expect("compiles");
         assert_eq!((rules.scheme_for(&q, s), rules.scheme_for(&head, s)), (None, Some(s)));
         let recipe = "default = \"nf4\"\n[[rule]]\nmatch = \"*.q_proj\"\nscheme = \"int8-row\"\n[[rule]]\nmatch=\"lm_head\"\nscheme=\"keep\"";
-        let rules = Rules::new(&[], &[], Some(Recipe::parse(recipe).expect("parses"))).expect("compiles");
-        assert_eq!(rules.scheme_for(&q, s), Some(s));
-        assert_eq!(
-            rules.scheme_for(&weight("model.layers.1.mlp.up_proj"), s),
-            Some(Scheme::Nf4 { double_quant: false })
-        );
+        let nf4 = Scheme::Nf4 { double_quant: false };
+        let recipe = Recipe::parse("r.toml", recipe).expect("parses");
+        assert_eq!(recipe.default, Some(nf4));
+        let rules = Rules::new(&[], &[], Some(recipe)).expect("compiles");
+        assert_eq!(rules.scheme_for(&q, nf4), Some(s));
+        assert_eq!(rules.scheme_for(&weight("model.layers.1.mlp.up_proj"), nf4), Some(nf4));
+        let message = rules.check(&[q, head], s).expect_err("two defaults").to_string();
+        assert!(message.contains("r.toml") && message.contains("nf4") && message.contains("int8-row"), "{message}");
     }
 
     #[test]
     fn mistakes_are_named() {
         let rules = Rules::new(&["lm_haed".into()], &[], None).expect("compiles");
-        let message = rules.check(&[weight("lm_head")]).expect_err("no match").to_string();
+        let s: Scheme = "int8-row".parse().expect("known");
+        let message = rules.check(&[weight("lm_head")], s).expect_err("no match").to_string();
         assert!(message.contains("lm_haed"), "{message}");
-        assert!(Recipe::parse("[[rule]]\nmatch='x'\nscheme='int9'").is_err());
-        assert!(Recipe::parse("surprise = 1").is_err());
+        let message = |text: &str| Recipe::parse("r.toml", text).expect_err("refused").to_string();
+        assert!(message("[[rule]]\nmatch='x'\nscheme='int9'").contains("int9"));
+        let unknown = message("default = 'nf4'\nsurprise = 1");
+        assert!(unknown.contains("r.toml: line 2: ") && !unknown.contains('\n'), "{unknown}");
         assert!(Rules::new(&["a[".into()], &[], None).is_err());
     }
 }

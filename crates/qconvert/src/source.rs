@@ -70,6 +70,12 @@ impl Weight {
             && !self.name.contains("norm")
     }
 
+    /// Whether it is a table of embeddings and no linear layer.
+    pub fn is_embedding(&self) -> bool {
+        let last = self.module().rsplit('.').next().unwrap_or_default();
+        last.contains("embed") || matches!(last, "wte" | "wpe")
+    }
+
     /// Bytes as stored.
     pub fn stored_bytes(&self) -> usize {
         match &self.values {
@@ -92,14 +98,28 @@ impl Weight {
     }
 }
 
+/// The weights of a model, and what was left out of them.
+#[derive(Debug, Clone, Default)]
+pub struct Listed {
+    /// The logical weights in the model's order.
+    pub weights: Vec<Weight>,
+    /// Stored buffers that loaders compute for themselves.
+    pub buffers: Vec<String>,
+}
+
 /// Lists the logical weights in the model's order.
 ///
 /// # Errors
 /// When a weight's layout is not understood.
-pub fn weights(model: &Model) -> Result<Vec<Weight>> {
-    let mut out = Vec::with_capacity(model.tensors.len());
+pub fn weights(model: &Model) -> Result<Listed> {
+    let mut listed = Listed::default();
+    let out = &mut listed.weights;
     for (name, tensor) in &model.tensors {
         if is_servant(model, name) {
+            continue;
+        }
+        if is_buffer(name, tensor) {
+            listed.buffers.push(name.clone());
             continue;
         }
         let main = [".weight_packed", ".weight.codes"].iter().find_map(|s| name.strip_suffix(s));
@@ -134,7 +154,18 @@ pub fn weights(model: &Model) -> Result<Vec<Weight>> {
     if out.is_empty() {
         return Err(Error::Request(format!("{}: holds no tensors", model.path.display())));
     }
-    Ok(out)
+    Ok(listed)
+}
+
+/// Buffers that older checkpoints store and every loader computes for itself: rotary
+/// frequencies, and causal masks, which have no feature dimension and so can't be biases.
+fn is_buffer(name: &str, tensor: &Tensor) -> bool {
+    let attention = [".attn", ".self_attn", ".attention", ".self_attention"];
+    let of_attention =
+        |last: &str| name.strip_suffix(last).is_some_and(|module| attention.iter().any(|a| module.ends_with(a)));
+    name.ends_with("rotary_emb.inv_freq")
+        || of_attention(".masked_bias")
+        || (of_attention(".bias") && tensor.shape.len() == 4)
 }
 
 fn is_servant(model: &Model, name: &str) -> bool {

@@ -7,15 +7,16 @@
 use crate::container::{Artifact, Sink};
 use crate::encode::{Chunk, Encoding, Prepass};
 use crate::error::{Error, Result};
+use crate::finite;
 use crate::layout::Content;
 use crate::plan::{Plan, PlannedWeight, Source};
-use crate::source::{Values, Weight};
+use crate::source::{self, Values, Weight};
 use rayon::prelude::*;
-use schemes::{Overflow, RowOrder, int, measure::WeightError, nf4};
+use schemes::{FloatType, Overflow, RowOrder, int, measure::WeightError, nf4};
 use std::collections::{BTreeMap, HashSet};
 use std::ops::Range;
 use std::sync::Mutex;
-use store::{Progress, Tensor, Unit};
+use store::{DType, Progress, Tensor, Unit};
 
 /// Weights decoded at a time by one thread.
 const CHUNK: usize = 1 << 18;
@@ -31,8 +32,26 @@ pub type Errors = BTreeMap<String, WeightError>;
 pub struct Passed {
     /// BLAKE3 over name, type, shape and bytes of every source tensor, in hex.
     pub source_hash: String,
-    /// For each artifact, the error of each quantized weight.
-    pub errors: Vec<Errors>,
+    /// For each artifact, what its weights lost.
+    pub losses: Vec<Losses>,
+}
+
+/// What the weights of one artifact lost.
+#[derive(Debug, Clone, Default)]
+pub struct Losses {
+    /// The error of each quantized weight.
+    pub quantized: Errors,
+    /// The error of each weight rounded to a float type that is not its own.
+    pub rounded: Errors,
+    /// How many values of each weight were too large for their float type, and clamped.
+    pub clamped: BTreeMap<String, u64>,
+}
+
+/// What some rows lost.
+#[derive(Debug, Clone, Copy, Default)]
+struct Part {
+    error: WeightError,
+    clamped: u64,
 }
 
 /// Why a pass stopped.
@@ -63,7 +82,7 @@ pub fn pass(
     let total: u64 = source.weights.iter().map(|w| w.stored_bytes() as u64).sum();
     progress.start("converting", Some(total), Unit::Bytes);
     let state = State {
-        errors: artifacts.iter().map(|_| Mutex::new(Errors::new())).collect(),
+        losses: artifacts.iter().map(|_| Mutex::new(Losses::default())).collect(),
         hashes: Mutex::new(BTreeMap::new()),
         wide: Mutex::new(HashSet::new()),
     };
@@ -76,7 +95,7 @@ pub fn pass(
                 Some(Job { artifact: a, planned: &plan.weights[at], sink: artifact.sink(at) })
             })
             .collect();
-        let done = convert(weight, &jobs, overflow, &state);
+        let done = convert(source, weight, &jobs, overflow, &state);
         hash(source, &weight.main, &state);
         weight.release();
         progress.advance(weight.stored_bytes() as u64);
@@ -90,12 +109,12 @@ pub fn pass(
     if !wide.is_empty() {
         return Err(Stop::Widen(wide));
     }
-    let errors = state.errors.into_iter().map(|m| m.into_inner().unwrap_or_else(|e| e.into_inner())).collect();
-    Ok(Passed { source_hash: root_hash(&state.hashes), errors })
+    let losses = state.losses.into_iter().map(|m| m.into_inner().unwrap_or_else(|e| e.into_inner())).collect();
+    Ok(Passed { source_hash: root_hash(&state.hashes), losses })
 }
 
 struct State {
-    errors: Vec<Mutex<Errors>>,
+    losses: Vec<Mutex<Losses>>,
     hashes: Mutex<BTreeMap<String, blake3::Hash>>,
     wide: Mutex<HashSet<String>>,
 }
@@ -110,7 +129,7 @@ fn locked<T>(m: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     m.lock().unwrap_or_else(|e| e.into_inner())
 }
 
-fn convert(weight: &Weight, jobs: &[Job<'_>], overflow: Overflow, state: &State) -> Result<()> {
+fn convert(source: &Source<'_>, weight: &Weight, jobs: &[Job<'_>], overflow: Overflow, state: &State) -> Result<()> {
     for job in jobs {
         for (t, tensor) in job.planned.laid.tensors.iter().enumerate() {
             if let Content::Constant(bytes) = &tensor.content {
@@ -120,8 +139,8 @@ fn convert(weight: &Weight, jobs: &[Job<'_>], overflow: Overflow, state: &State)
     }
     let (copies, encodes): (Vec<&Job<'_>>, Vec<&Job<'_>>) =
         jobs.iter().partition(|j| j.planned.laid.encoding == Encoding::Copy);
-    for job in copies {
-        copy(stored_data(weight)?, job)?;
+    if !copies.is_empty() {
+        copy(source, weight, &copies)?;
     }
     if encodes.is_empty() {
         return Ok(());
@@ -133,33 +152,66 @@ fn convert(weight: &Weight, jobs: &[Job<'_>], overflow: Overflow, state: &State)
         Err(schemes::Error::ScaleRange { row, value, ty }) => return widen(weight, row, value, ty, state),
         other => other.map_err(|e| codec(weight, e))?,
     };
-    let work = |rows| chunk(weight, &view, rows, &encodes, &prepasses, overflow, state);
-    let parts: Vec<Vec<WeightError>> = view.chunks().into_par_iter().map(work).collect::<Result<_>>()?;
-    // Summed in the order of the rows, so that the figures don't depend on the threads.
-    for (i, job) in encodes.iter().enumerate().filter(|(_, j)| j.planned.scheme.is_some()) {
-        let mut sum = WeightError::default();
-        parts.iter().for_each(|part| sum.merge(&part[i]));
-        locked(&state.errors[job.artifact]).insert(weight.name.clone(), sum);
+    let work = |rows| chunk(source, &view, rows, &encodes, &prepasses, overflow, state);
+    let parts: Vec<Vec<Part>> = view.chunks().into_par_iter().map(work).collect::<Result<_>>()?;
+    for (i, job) in encodes.iter().enumerate() {
+        record(weight, job, parts.iter().map(|part| part[i]), state);
     }
     Ok(())
 }
 
+/// Adds up what a weight lost in one artifact; in the order of its rows, so that the figures
+/// don't depend on the threads.
+fn record(weight: &Weight, job: &Job<'_>, parts: impl Iterator<Item = Part>, state: &State) {
+    let mut sum = Part::default();
+    for part in parts {
+        sum.error.merge(&part.error);
+        sum.clamped += part.clamped;
+    }
+    let mut losses = locked(&state.losses[job.artifact]);
+    if sum.clamped > 0 {
+        losses.clamped.insert(weight.name.clone(), sum.clamped);
+    }
+    if job.planned.scheme.is_some() {
+        losses.quantized.insert(weight.name.clone(), sum.error);
+    } else if is_measured(weight, job.planned) {
+        losses.rounded.insert(weight.name.clone(), sum.error);
+    }
+}
+
+/// Whether what the weight loses is worth measuring: it is quantized, or rounded to another
+/// type than its own. F32 holds every other type.
+fn is_measured(weight: &Weight, planned: &PlannedWeight) -> bool {
+    match planned.laid.encoding {
+        Encoding::Float(ty) => ty != FloatType::F32 && weight.float != Some(ty),
+        _ => planned.scheme.is_some(),
+    }
+}
+
 /// Converts some rows for every job and measures what each lost.
 fn chunk(
-    weight: &Weight,
+    source: &Source<'_>,
     view: &RowsView<'_>,
     rows: Range<usize>,
     jobs: &[&Job<'_>],
     prepasses: &[Prepass],
     overflow: Overflow,
     state: &State,
-) -> Result<Vec<WeightError>> {
+) -> Result<Vec<Part>> {
+    let weight = view.weight;
     let mut values = Vec::new();
     let mut decoded = Vec::new();
     view.decode(rows.clone(), &mut values);
-    let mut errors = vec![WeightError::default(); jobs.len()];
+    // Integer and NF4 codecs look for themselves; floats would pass.
+    let passes = |e: &Encoding| matches!(e, Encoding::Float(_) | Encoding::Outlier { .. });
+    if jobs.iter().any(|j| passes(&j.planned.laid.encoding))
+        && let Some(at) = finite::first_value(&values)
+    {
+        return Err(finite::error(source.model, weight, view.order, rows.start * view.cols + at, values[at]));
+    }
+    let mut parts = vec![Part::default(); jobs.len()];
     let input = Chunk { first_row: rows.start, cols: view.cols, values: &values };
-    for ((job, prepass), error) in jobs.iter().zip(prepasses).zip(&mut errors) {
+    for ((job, prepass), part) in jobs.iter().zip(prepasses).zip(&mut parts) {
         let encoding = &job.planned.laid.encoding;
         let codes = match encoding.encode(input, prepass, overflow) {
             Err(schemes::Error::ScaleRange { row, value, ty }) => {
@@ -167,7 +219,7 @@ fn chunk(
                 continue;
             }
             Err(schemes::Error::NotFinite { row, col, value }) => {
-                return Err(codec(weight, schemes::Error::NotFinite { row: view.order.natural(row), col, value }));
+                return Err(finite::error(source.model, weight, view.order, row * view.cols + col, value));
             }
             other => other.map_err(|e| codec(weight, e))?,
         };
@@ -179,13 +231,16 @@ fn chunk(
                 .position(|t| t.content == Content::Stream(stream))
                 .map_or(Ok(()), |t| job.sink.write(t, offset, bytes))
         })?;
-        if job.planned.scheme.is_some() {
+        if overflow == Overflow::Clamp {
+            part.clamped = encoding.clamped(input);
+        }
+        if is_measured(weight, job.planned) {
             decoded.resize(values.len(), 0.0);
             codes.decode(encoding, rows.clone(), view.cols, prepass, &mut decoded);
-            error.add(&values, &decoded);
+            part.error.add(&values, &decoded);
         }
     }
-    Ok(errors)
+    Ok(parts)
 }
 
 /// A scale that f16 can't carry: remember the weight. That f32 can't carry is an error.
@@ -211,16 +266,35 @@ fn stored_data(weight: &Weight) -> Result<&store::Bytes> {
     }
 }
 
-fn copy(data: &store::Bytes, job: &Job<'_>) -> Result<()> {
-    let parts = data.len().div_ceil(COPY);
-    (0..parts).into_par_iter().try_for_each(|i| {
+/// Copies a weight into artifacts, looking for what is not finite on the way.
+fn copy(source: &Source<'_>, weight: &Weight, jobs: &[&Job<'_>]) -> Result<()> {
+    let data = stored_data(weight)?;
+    let (dtype, order) = match (&weight.values, source::plain_dtype(weight)) {
+        (Values::Matrix(m), Some(dtype)) => (dtype, m.order()),
+        (Values::Tensor(t), _) => (t.dtype, t.order),
+        (Values::Matrix(m), None) => (DType::U8, m.order()),
+    };
+    if matches!(dtype, DType::Ggml(_)) {
+        finite::check_blocks(source.model, weight)?;
+    }
+    let size = dtype.size().unwrap_or(1);
+    (0..data.len().div_ceil(COPY)).into_par_iter().try_for_each(|i| {
         let range = i * COPY..((i + 1) * COPY).min(data.len());
-        job.sink.write(0, range.start as u64, &data[range])
+        let bytes = &data[range.clone()];
+        if let Some(at) = finite::first_stored(dtype, bytes) {
+            let value = match dtype.float() {
+                Some(ty) => ty.get(bytes, at),
+                None => f32::NAN,
+            };
+            return Err(finite::error(source.model, weight, order, range.start / size + at, value));
+        }
+        jobs.iter().try_for_each(|job| job.sink.write(0, range.start as u64, bytes))
     })
 }
 
 /// A weight as rows of f32, in the order of the output.
 pub(crate) struct RowsView<'a> {
+    /// The weight.
     weight: &'a Weight,
     /// Order of the output's rows.
     pub(crate) order: RowOrder,
@@ -262,15 +336,21 @@ impl<'a> RowsView<'a> {
         for (row, out) in rows.zip(out.chunks_exact_mut(self.cols)) {
             match &self.weight.values {
                 Values::Matrix(m) => m.decode_row(self.order.natural(row), out),
-                Values::Tensor(t) => decode_tensor(t, out),
+                Values::Tensor(t) => decode_tensor(t, self.order, out),
             }
         }
     }
 }
 
-fn decode_tensor(t: &Tensor, out: &mut [f32]) {
-    if let Some(ty) = t.dtype.float() {
-        schemes::decode_floats(ty, &t.data, out);
+/// A tensor's values with its rows in `order`: a bias of q or k is permuted like their rows.
+fn decode_tensor(t: &Tensor, order: RowOrder, out: &mut [f32]) {
+    let Some(ty) = t.dtype.float() else { return };
+    schemes::decode_floats(ty, &t.data, out);
+    if t.order != order && t.shape.len() == 1 {
+        let stored = out.to_vec();
+        for (row, value) in out.iter_mut().enumerate() {
+            *value = stored[t.order.stored(order.natural(row))];
+        }
     }
 }
 

@@ -1,14 +1,17 @@
 //! Re-opens an artifact and compares its decode, bit for bit, with what was encoded.
 
+use crate::config::HASH_KEY;
+use crate::container::{Beside, Finished};
 use crate::encode::Chunk;
 use crate::error::{Error, Result};
-use crate::plan::{Plan, PlannedWeight, Source};
+use crate::plan::{Plan, PlannedWeight, Settings, Source};
 use crate::source::Weight;
 use crate::stream::{RowsView, prepass};
+use indexmap::IndexMap;
 use rayon::prelude::*;
 use schemes::Overflow;
 use std::path::Path;
-use store::{Model, Progress, Unit};
+use store::{Model, Progress, Unit, gguf};
 
 /// What a verification found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,7 +22,84 @@ pub struct Verified {
     pub values: u64,
 }
 
-/// Compares the artifact at `path` with the source that `plan` encoded.
+/// Compares a finished artifact with everything that was to be written: the weights, the
+/// metadata in their order, and every file that travels along, byte for byte.
+pub(crate) fn finished(
+    artifact: &Finished,
+    source: &Source<'_>,
+    plan: &Plan,
+    settings: &Settings,
+    source_hash: &str,
+    progress: &dyn Progress,
+) -> Result<()> {
+    let path = artifact.path();
+    verify(path, source, plan, settings.overflow, progress)?;
+    match &artifact.beside {
+        Beside::Gguf(metadata, extra) => gguf_beside(path, metadata, extra, source_hash),
+        Beside::Directory(metadata, texts) => directory_beside(path, source, metadata, texts, source_hash),
+    }
+}
+
+fn gguf_beside(
+    path: &Path,
+    metadata: &[(String, gguf::Value)],
+    extra: &[gguf::ExtraTensor],
+    source_hash: &str,
+) -> Result<()> {
+    let differs = |what: String| Err(Error::CrossCheck { path: path.into(), what });
+    let bytes = store::Bytes::map(path)?;
+    let written = gguf::parse(path, &bytes)?;
+    if written.metadata.len() != metadata.len() {
+        return differs(format!("has {} keys, {} were to be written", written.metadata.len(), metadata.len()));
+    }
+    let hash = gguf::Value::from(source_hash);
+    for (i, ((key, value), (found, its))) in metadata.iter().zip(&written.metadata).enumerate() {
+        if key != found {
+            return differs(format!("key {i} is {found}, {key} was to be written"));
+        }
+        let value = if key == HASH_KEY { &hash } else { value };
+        if value != its {
+            return differs(format!("the value of key {key} is not what was to be written"));
+        }
+    }
+    for tensor in extra {
+        let values: Vec<u8> = tensor.values.iter().flat_map(|v| v.to_le_bytes()).collect();
+        let info = written.tensors.iter().find(|t| t.name == tensor.name);
+        if info.and_then(|t| bytes.get(written.range(t))) != Some(&values[..]) {
+            return differs(format!("tensor {} is not what was to be written", tensor.name));
+        }
+    }
+    Ok(())
+}
+
+fn directory_beside(
+    path: &Path,
+    source: &Source<'_>,
+    metadata: &IndexMap<String, String>,
+    texts: &[(String, String)],
+    source_hash: &str,
+) -> Result<()> {
+    let artifact = store::open(path)?;
+    for (key, value) in metadata {
+        let value = if key == HASH_KEY { source_hash } else { value };
+        if artifact.metadata.get(key).map(String::as_str) != Some(value) {
+            let what = format!("metadata {key} is not what was to be written");
+            return Err(Error::CrossCheck { path: path.into(), what });
+        }
+    }
+    let side_files = source.model.side_files.iter().map(|f| (f.name.as_str(), &f.data[..]));
+    // A file made for the artifact replaces one of that name.
+    let side_files = side_files.filter(|(name, _)| !texts.iter().any(|t| t.0 == *name));
+    for (name, data) in side_files.chain(texts.iter().map(|(name, text)| (name.as_str(), text.as_bytes()))) {
+        let file = path.join(name);
+        if *store::Bytes::map(&file)? != *data {
+            return Err(Error::CrossCheck { path: file, what: "is not what was to be written".into() });
+        }
+    }
+    Ok(())
+}
+
+/// Compares the weights of the artifact at `path` with the source that `plan` encoded.
 ///
 /// # Errors
 /// [`Error::Verify`] with the first value that differs, or [`Error::CrossCheck`] when an

@@ -1,52 +1,9 @@
 //! The program as a person runs it: results on stdout, one clear line and an exit code on failure.
 
 mod common;
+mod place;
 
-use assert_cmd::Command;
-use common::{SyntheticModel, write_model};
-use std::path::{Path, PathBuf};
-
-struct Place {
-    dir: tempfile::TempDir,
-}
-
-impl Place {
-    fn new() -> Self {
-        let dir = tempfile::tempdir().expect("temp dir");
-        write_model(&dir.path().join("model"), &SyntheticModel::default());
-        Place { dir }
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.dir.path().join(name)
-    }
-
-    fn run(&self, args: &[&str]) -> (i32, String, String) {
-        let output = Command::new(env!("CARGO_BIN_EXE_qconvert"))
-            .args(args)
-            .current_dir(self.dir.path())
-            .output()
-            .expect("runs");
-        let text = |b: &[u8]| String::from_utf8_lossy(b).into_owned();
-        (output.status.code().unwrap_or(-1), text(&output.stdout), text(&output.stderr))
-    }
-
-    /// Runs what must fail: gives the one line on stderr.
-    fn fails(&self, code: i32, args: &[&str]) -> String {
-        let before = listing(self.dir.path());
-        let (status, out, err) = self.run(args);
-        assert_eq!((status, out.as_str()), (code, ""), "{args:?}: {err}");
-        assert!(code == 2 || err.trim_end().lines().count() == 1, "one line: {err}");
-        assert_eq!(listing(self.dir.path()), before, "{args:?} leaves nothing behind");
-        err
-    }
-}
-
-fn listing(dir: &Path) -> Vec<PathBuf> {
-    let mut all: Vec<PathBuf> = std::fs::read_dir(dir).expect("lists").map(|e| e.expect("entry").path()).collect();
-    all.sort();
-    all
-}
+use place::{Place, listing};
 
 #[test]
 fn converts_verifies_and_reports() {

@@ -120,6 +120,31 @@ fn gguf_and_back_is_exact() {
 }
 
 #[test]
+fn biases_of_q_and_k_are_permuted_with_their_rows() {
+    let dir = tempfile::tempdir().expect("temp dir");
+    let (model, gguf, back) = (dir.path().join("hf"), dir.path().join("x.gguf"), dir.path().join("back"));
+    write_model(&model, &SyntheticModel { attention_bias: true, ..SyntheticModel::default() });
+    check(&model, Scheme::Float(FloatType::F16), Target::Gguf, None, &gguf).expect("to GGUF");
+    check(&gguf, Scheme::Float(FloatType::F16), Target::Safetensors, None, &back).expect("and back");
+    let [hf, gguf, back] = [&model, &gguf, &back].map(|p| store::open(p).expect("opens"));
+    for part in ["q_proj", "k_proj", "v_proj", "o_proj"] {
+        let name = format!("model.layers.1.self_attn.{part}.bias");
+        let want = hf.dense(&name).expect("floats").expect("there");
+        assert_eq!(gguf.dense(&name).expect("floats").as_ref(), Some(&want), "{part}");
+        assert_eq!(back.dense(&name).expect("floats").as_ref(), Some(&want), "{part}");
+        // As llama.cpp's converter does: of each head, value i and i + head_dim / 2 side by side.
+        let stored: Vec<f32> =
+            gguf.tensors[&name].data.chunks(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
+        let expected = if matches!(part, "q_proj" | "k_proj") {
+            [want[0], want[16], want[1]]
+        } else {
+            [want[0], want[1], want[2]]
+        };
+        assert_eq!(stored[..3], expected, "{part}");
+    }
+}
+
+#[test]
 fn scales_that_f16_cannot_carry_move_to_f32() {
     let dir = tempfile::tempdir().expect("temp dir");
     let model = dir.path().join("model");

@@ -1,5 +1,6 @@
 //! Errors that say what is wrong and the way out.
 
+use crate::score::Problem;
 use std::path::{Path, PathBuf};
 
 /// Result of this crate.
@@ -53,8 +54,16 @@ pub enum Error {
         /// Its words.
         what: String,
     },
-    /// The reference computes NaN or Inf: nothing can be compared with it.
-    #[error("the reference {model} computes {problem}; nothing can be compared with it")]
+    /// A model's scores break off.
+    #[error("{model}: {problem}; there is no score")]
+    Scores {
+        /// The model.
+        model: String,
+        /// What and where.
+        problem: Problem,
+    },
+    /// The reference can't be scored: nothing can be compared with it.
+    #[error("the reference {model}: {problem}; nothing can be compared with it")]
     Reference {
         /// The model.
         model: String,
@@ -70,5 +79,25 @@ impl Error {
     /// An [`Error::Io`].
     pub fn io(path: impl AsRef<Path>, what: &'static str, source: std::io::Error) -> Self {
         Error::Io { path: path.as_ref().into(), what, source }
+    }
+
+    /// The same, of this text.
+    pub(crate) fn in_corpus(self, name: &str) -> Self {
+        match self {
+            Error::Scores { model, problem } => {
+                Error::Scores { model, problem: Problem { corpus: Some(name.into()), ..problem } }
+            }
+            other => other,
+        }
+    }
+
+    /// The same, of the model that all others are compared with.
+    pub(crate) fn of_reference(self, name: &str) -> Self {
+        let problem = match self {
+            Error::Scores { problem, .. } => problem.to_string(),
+            Error::Model(what) => what,
+            other => return other,
+        };
+        Error::Reference { model: name.into(), problem }
     }
 }

@@ -53,7 +53,7 @@ impl Loaded {
     /// # Errors
     /// As [`size::errors`].
     pub fn subject(&self, reference: Option<&Loaded>) -> Result<Subject<'_>> {
-        let weight_error = reference.map(|r| size::errors(&r.files, &self.files)).transpose()?.flatten();
+        let weight_error = reference.map(|r| size::errors(&r.files, &self.files)).transpose()?;
         let transformer = self.model.transformer();
         Ok(Subject {
             artifact: self.path.display().to_string(),
@@ -62,6 +62,7 @@ impl Loaded {
             end: transformer.config().eos_token_ids.clone(),
             size: self.size.clone(),
             resident_bytes: transformer.resident_weight_bytes() as u64,
+            max_position: transformer.config().max_position,
             weight_error,
             warnings: self.files.warnings.clone(),
         })

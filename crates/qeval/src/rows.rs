@@ -5,13 +5,13 @@
 //! meaning; fields may be added.
 
 use crate::stats::Interval;
-use crate::verdict::Verdict;
+use crate::verdict::{Because, Evidence, Verdict};
 use crate::windows::Protocol;
 use crate::{agreement, battery, choices, size};
 use serde::Serialize;
 
 /// Version of the JSON.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// Any number of artifacts against one reference.
 #[derive(Debug, Clone, Serialize)]
@@ -28,6 +28,10 @@ pub struct Comparison {
     pub corpora: Vec<CorpusInfo>,
     /// The battery that was asked.
     pub battery: Option<String>,
+    /// Multiple-choice items that were scored.
+    pub choices: Option<usize>,
+    /// Whether speed was measured.
+    pub speed: bool,
     /// Seed of the bootstrap.
     pub seed: u64,
     /// How intervals and verdicts come about, in sentences.
@@ -69,7 +73,7 @@ pub struct Change {
     pub ci95: Option<Interval>,
 }
 
-/// KL(reference || artifact) in nats.
+/// KL(reference || artifact) in nats, over the entries of the vocabulary that both have.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Kl {
     /// Mean over tokens.
@@ -95,20 +99,44 @@ pub struct TextScores {
     pub kl: Option<Kl>,
     /// Share of positions with the same most likely token as the reference.
     pub same_top1: Option<f64>,
+    /// That share's 95% interval.
+    pub same_top1_ci95: Option<Interval>,
     /// The divergence of each token, for plots.
     #[serde(skip)]
     pub divergences: Vec<f64>,
 }
 
+impl TextScores {
+    /// What a verdict goes by; none without comparable scores.
+    pub fn evidence(&self) -> Option<Evidence> {
+        let (change, kl) = (self.change?, self.kl?);
+        Some(Evidence {
+            ratio: change.ratio,
+            ratio_ci95: change.ci95,
+            kl: kl.mean,
+            kl_ci95: kl.ci95,
+            same_top1: self.same_top1?,
+        })
+    }
+}
+
 /// One model.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Default, Serialize)]
 pub struct Row {
-    /// Its scheme.
-    pub scheme: String,
+    /// What tables call it: its scheme, and where that says too little, its file.
+    pub label: String,
+    /// Its scheme; none where it couldn't be opened.
+    pub scheme: Option<String>,
     /// Its path.
     pub artifact: String,
     /// Whether it is the reference.
     pub is_reference: bool,
+    /// What kept this model from being scored, or scored in full.
+    pub error: Option<String>,
+    /// The verdict, by the first text.
+    pub verdict: Verdict,
+    /// What decided, where the verdict leaves that open.
+    pub verdict_because: Option<Because>,
     /// Scores on the first text.
     #[serde(flatten)]
     pub scores: TextScores,
@@ -121,25 +149,27 @@ pub struct Row {
     /// Multiple choice.
     pub choices: Option<choices::Score>,
     /// The scheme's bits per quantized weight.
-    pub bpw: f64,
+    pub bpw: Option<f64>,
     /// Bits on disk per weight of the whole model.
-    pub file_bpw: f64,
+    pub file_bpw: Option<f64>,
     /// Bytes of the weight files.
-    pub size_bytes: u64,
+    pub size_bytes: Option<u64>,
     /// Weights in all.
-    pub parameters: u64,
+    pub parameters: Option<u64>,
     /// Bytes of weights in memory.
-    pub resident_bytes: u64,
+    pub resident_bytes: Option<u64>,
     /// Relative error of the weights; none for the reference.
     pub weight_error: Option<size::Errors>,
-    /// Tokens per second of one pass over a window.
+    /// Why the weights can't be compared with the reference's.
+    pub weights_not_comparable: Option<String>,
+    /// Tokens per second of one pass over a window, the median of several.
     pub prefill_tokens_per_s: Option<f64>,
-    /// Tokens per second of greedy decoding.
+    /// The slowest and the fastest of these passes.
+    pub prefill_range: Option<Interval>,
+    /// Tokens per second of greedy decoding, the median of several runs.
     pub decode_tokens_per_s: Option<f64>,
-    /// The verdict, by the first text.
-    pub verdict: Verdict,
-    /// What kept this model from being scored in full.
-    pub problem: Option<String>,
+    /// The slowest and the fastest of these runs.
+    pub decode_range: Option<Interval>,
     /// Why it can't be compared token by token.
     pub not_comparable: Option<String>,
 }

@@ -22,10 +22,26 @@ pub struct Losses {
 pub struct Divergences {
     /// Negative log-likelihood in nats.
     pub nll: Vec<f64>,
-    /// KL(reference || artifact) in nats, over the whole vocabulary.
+    /// The reference's, over the same entries of the vocabulary.
+    pub reference: Vec<f64>,
+    /// KL(reference || artifact) in nats, over the entries that both models have.
     pub kl: Vec<f64>,
-    /// How often both models have the same largest logit.
-    pub same_top: usize,
+    /// 1 where both models have the same largest logit, else 0.
+    pub same_top: Vec<f64>,
+    /// Set where the models' vocabularies are of different sizes.
+    pub padding: Option<Padding>,
+}
+
+/// Entries of a vocabulary that only one of two models with the same tokenizer has. They are left
+/// out of all comparisons, so that both models are scored over the same choice of tokens.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Padding {
+    /// Entries of the reference.
+    pub reference: usize,
+    /// Entries of the artifact.
+    pub artifact: usize,
+    /// Probability that the model which has them gives to the entries left out, summed over tokens.
+    pub outside: f64,
 }
 
 /// Where a model's scores broke off, and why.
@@ -69,7 +85,7 @@ pub struct Scores {
 /// others stand.
 ///
 /// # Errors
-/// When the reference can't be run or computes NaN or Inf.
+/// When the reference can't be run; [`Error::Scores`] when it computes NaN or Inf.
 pub fn score(
     reference: (&str, &dyn LanguageModel),
     artifacts: &[&dyn LanguageModel],
@@ -100,7 +116,7 @@ pub fn score(
                 Err(f) => failure = Some(f),
             })?;
             if let Some(failure) = failure {
-                return Err(Error::Reference { model: name.into(), problem: failure.at(at, &range).to_string() });
+                return Err(Error::Scores { model: name.into(), problem: failure.at(at, &range) });
             }
         }
     }
@@ -140,10 +156,18 @@ struct Known {
     nll: f64,
 }
 
+/// Why a row of logits gives no score.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fault {
+    NotFinite,
+    /// The vocabulary lacks the token that came.
+    NoEntry(u32),
+}
+
 /// What went wrong in a chunk.
 enum Failure {
-    /// NaN or Inf in a row.
-    NotFinite(usize),
+    /// In this row.
+    Row(usize, Fault),
     /// Anything else.
     Other(String),
 }
@@ -151,17 +175,20 @@ enum Failure {
 impl Failure {
     fn at(self, window: usize, range: &Range<usize>) -> Problem {
         let (position, what) = match self {
-            Failure::NotFinite(row) => (Some(range.start + row), "NaN or Inf logits".to_string()),
+            Failure::Row(row, Fault::NotFinite) => (Some(range.start + row), "NaN or Inf logits".to_string()),
+            Failure::Row(row, Fault::NoEntry(token)) => {
+                (Some(range.start + row), format!("no logit for token {token}, which comes next,"))
+            }
             Failure::Other(what) => (None, what),
         };
         Problem { corpus: None, window, position, what }
     }
 }
 
-fn known(logits: &[f32], target: u32) -> Option<Known> {
-    let row = kernels::row(logits)?;
-    let logit = logits.get(target as usize)?;
-    Some(Known { row, nll: row.log_sum_exp() - f64::from(*logit) })
+fn known(logits: &[f32], target: u32) -> Result<Known, Fault> {
+    let row = kernels::row(logits).ok_or(Fault::NotFinite)?;
+    let logit = logits.get(target as usize).ok_or(Fault::NoEntry(target))?;
+    Ok(Known { row, nll: row.log_sum_exp() - f64::from(*logit) })
 }
 
 /// A row as a slice; arrays of logits are row-major.
@@ -170,10 +197,10 @@ fn slice<'a>(row: &'a ndarray::ArrayView1<'_, f32>) -> &'a [f32] {
 }
 
 /// All rows, or the first one that has none.
-fn first_failure<T>(rows: Vec<Option<T>>) -> Result<Vec<T>, Failure> {
+fn first_failure<T>(rows: Vec<Result<T, Fault>>) -> Result<Vec<T>, Failure> {
     let mut out = Vec::with_capacity(rows.len());
     for (i, row) in rows.into_iter().enumerate() {
-        out.push(row.ok_or(Failure::NotFinite(i))?);
+        out.push(row.map_err(|fault| Failure::Row(i, fault))?);
     }
     Ok(out)
 }
@@ -227,33 +254,55 @@ impl Chunk<'_> {
             let what = format!("{} rows of logits for {} positions", logits.nrows(), self.range.len());
             return Err(Failure::Other(what));
         }
-        let rows: Vec<Option<(f64, f64, bool)>> = (logits.axis_iter(Axis(0)).into_par_iter())
+        let rows: Vec<Result<Pair, Fault>> = (logits.axis_iter(Axis(0)).into_par_iter())
             .zip(reference.axis_iter(Axis(0)).into_par_iter())
             .zip(known_rows.par_iter().zip(self.targets.par_iter()))
-            .map(|((row, reference), (r, &target))| {
-                let a = known(slice(&row), target)?;
-                let kl = divergence(slice(&reference), &r.row, slice(&row), &a.row)?;
-                Some((a.nll, kl, a.row.argmax == r.row.argmax))
-            })
+            .map(|((row, reference), (known, &target))| pair(slice(&reference), known, slice(&row), target))
             .collect();
-        for (nll, kl, same) in first_failure(rows)? {
-            out.nll.push(nll);
-            out.kl.push(kl);
-            out.same_top += usize::from(same);
+        let (entries, own) = (reference.ncols(), logits.ncols());
+        if entries != own && out.padding.is_none() {
+            out.padding = Some(Padding { reference: entries, artifact: own, outside: 0.0 });
+        }
+        for pair in first_failure(rows)? {
+            out.nll.push(pair.nll);
+            out.reference.push(pair.reference);
+            out.kl.push(pair.kl);
+            out.same_top.push(if pair.same_top { 1.0 } else { 0.0 });
+            if let Some(padding) = &mut out.padding {
+                padding.outside += pair.outside;
+            }
         }
         Ok(())
     }
 }
 
-/// KL over the entries that both vocabularies have: one may be padded. Over all of them when
-/// they are equally large.
-fn divergence(reference: &[f32], r: &Row, artifact: &[f32], a: &Row) -> Option<f64> {
+/// Both models' scores at one position.
+struct Pair {
+    nll: f64,
+    reference: f64,
+    kl: f64,
+    same_top: bool,
+    outside: f64,
+}
+
+/// Scores both models over the entries that both have. That is all of them, unless one model's
+/// vocabulary is padded: then the larger row is cut, and its probabilities are those given that no
+/// entry beyond is chosen.
+fn pair(reference: &[f32], r: &Known, artifact: &[f32], target: u32) -> Result<Pair, Fault> {
     let common = reference.len().min(artifact.len());
-    if reference.len() == artifact.len() {
-        return Some(kernels::divergence(reference, r, artifact, a));
-    }
+    let a = known(artifact, target)?;
     let (x, y) = (&reference[..common], &artifact[..common]);
-    Some(kernels::divergence(x, &kernels::row(x)?, y, &kernels::row(y)?))
+    let cut =
+        |whole: &Known, part: &[f32]| if reference.len() == artifact.len() { Ok(*whole) } else { known(part, target) };
+    let (part_r, part_a) = (cut(r, x)?, cut(&a, y)?);
+    let outside = |whole: &Known, part: &Known| -(part.row.log_sum_exp() - whole.row.log_sum_exp()).exp_m1();
+    Ok(Pair {
+        nll: part_a.nll,
+        reference: part_r.nll,
+        kl: kernels::divergence(x, &part_r.row, y, &part_a.row),
+        same_top: part_a.row.argmax == part_r.row.argmax,
+        outside: outside(r, &part_r).max(outside(&a, &part_a)).max(0.0),
+    })
 }
 
 #[cfg(test)]
@@ -275,7 +324,8 @@ mod tests {
         for artifact in &scores.artifacts {
             let a = artifact.as_ref().expect("finite");
             assert_eq!(a.nll, scores.reference.nll);
-            assert_eq!(a.same_top, a.kl.len());
+            assert!(a.same_top.iter().all(|&same| same == 1.0));
+            assert_eq!((a.same_top.len(), a.padding), (a.kl.len(), None));
             assert!(a.kl.iter().all(|&kl| kl == 0.0));
         }
     }
@@ -319,17 +369,37 @@ mod tests {
         assert_eq!(problem.to_string(), "NaN or Inf logits in window 1 at position 7");
         assert_eq!(scores.artifacts[1].as_ref().expect("stands").nll, scores.reference.nll);
         let e = score(("r", &broken), &[&reference], &windows, &Silent).expect_err("nothing to compare with");
-        assert!(e.to_string().contains("window 1 at position 7"), "{e}");
+        assert_eq!(e.to_string(), "r: NaN or Inf logits in window 1 at position 7; there is no score");
     }
 
     #[test]
     fn padded_vocabularies_are_compared_over_what_they_share() {
         let small = Bigram::new(19, 0.1);
-        let mut table = ndarray::Array2::from_elem((19, 24), -30.0);
+        // Entries of padding with logits of 0, as embeddings of zeros give them.
+        let mut table = ndarray::Array2::zeros((19, 24));
         table.slice_mut(ndarray::s![.., ..19]).assign(&small.table);
         let padded = Bigram { table, broken_at: None };
-        let scores = score(("r", &small), &[&padded], &windows(40, 19), &Silent).expect("runs");
-        let kl = &scores.artifacts[0].as_ref().expect("finite").kl;
-        assert!(kl.iter().all(|&kl| kl == 0.0));
+        for (reference, artifact) in [(&small, &padded), (&padded, &small)] {
+            let scores = score(("r", reference), &[artifact], &windows(40, 19), &Silent).expect("runs");
+            let a = scores.artifacts[0].as_ref().expect("finite");
+            assert!(a.kl.iter().chain(&a.same_top).all(|&v| v == 0.0 || v == 1.0));
+            assert!(a.kl.iter().all(|&kl| kl == 0.0));
+            assert_eq!(a.nll, a.reference, "the same denominator for both");
+            let padding = a.padding.expect("the sizes differ");
+            assert_eq!((padding.reference, padding.artifact), (reference.vocab_size(), artifact.vocab_size()));
+            let mean = padding.outside / a.nll.len() as f64;
+            assert!(mean > 0.01 && mean < 0.2, "{mean}");
+        }
+    }
+
+    #[test]
+    fn a_token_beyond_the_vocabulary_is_said_to_be_one() {
+        let (large, small) = (Bigram::new(30, 0.1), Bigram::new(19, 0.1));
+        let mut windows = windows(16, 19);
+        let last = windows[0].tokens.len() - 1;
+        windows[0].tokens[last] = 25;
+        let scores = score(("r", &large), &[&small], &windows, &Silent).expect("runs");
+        let problem = scores.artifacts[0].as_ref().expect_err("no such entry").to_string();
+        assert_eq!(problem, "no logit for token 25, which comes next, in window 0 at position 14");
     }
 }

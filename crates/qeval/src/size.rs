@@ -12,6 +12,9 @@ use store::{Bytes, Model};
 /// The metadata key of the scheme that qconvert was asked for.
 const SCHEME_KEY: &str = "qconvert.scheme";
 
+/// What the names of all modules in blocks begin with.
+const BLOCKS: &str = "model.layers.";
+
 /// Sizes of one model.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Size {
@@ -98,7 +101,7 @@ impl Layers {
         if !quantized.is_empty() {
             return quantized;
         }
-        self.layers.iter().filter(|l| l.module.starts_with("model.layers.")).collect()
+        self.layers.iter().filter(|l| l.module.starts_with(BLOCKS)).collect()
     }
 }
 
@@ -147,37 +150,57 @@ fn bytes_on_disk(model: &Model) -> Result<u64> {
 /// Rows that one task decodes.
 const ROWS: usize = 32;
 
-/// Relative error of an artifact's quantized weights.
+/// Relative error of an artifact's quantized weights; or why there is none: the models are not of
+/// the same shape, or one has a layer that the other lacks.
 ///
 /// # Errors
-/// When the reference lacks a module, or its shape is another.
-pub fn errors(reference: &Model, artifact: &Model) -> Result<Option<Errors>> {
+/// When a layer's layout is not understood.
+pub fn errors(reference: &Model, artifact: &Model) -> Result<Result<Errors, String>> {
     let layers = Layers::of(artifact)?;
-    let (mut pooled, mut sum, mut worst) = (WeightError::default(), 0.0, None::<(f64, String)>);
     let interest = layers.of_interest();
-    for layer in &interest {
+    // All shapes are looked at before any weight is decoded.
+    let sources = match sources(reference, artifact, &interest)? {
+        Ok(sources) => sources,
+        Err(reason) => return Ok(Err(reason)),
+    };
+    let (mut pooled, mut sum, mut worst) = (WeightError::default(), 0.0, None::<(f64, String)>);
+    for (layer, source) in interest.iter().zip(&sources) {
+        let error = matrix_error(source, &layer.matrix);
+        pooled.merge(&error);
+        sum += error.relative();
+        if worst.as_ref().is_none_or(|w| error.relative() > w.0) {
+            worst = Some((error.relative(), layer.module.clone()));
+        }
+    }
+    let Some((worst, worst_module)) = worst else { return Ok(Err("it has no linear layers".into())) };
+    let matrices = interest.len();
+    Ok(Ok(Errors { mean: sum / matrices as f64, worst, worst_module, pooled: pooled.relative(), matrices }))
+}
+
+/// The reference's matrices for these layers; or why the two models are not of the same shape.
+fn sources(reference: &Model, artifact: &Model, layers: &[&Layer]) -> Result<Result<Vec<Matrix<Bytes>>, String>> {
+    let (own, theirs) = (blocks(artifact), blocks(reference));
+    if let Some(module) = own.symmetric_difference(&theirs).next() {
+        let (lacks, has) = if own.contains(module) { ("the reference", "it") } else { ("it", "the reference") };
+        return Ok(Err(format!("{lacks} has no {module}, {has} has one")));
+    }
+    let mut out = Vec::with_capacity(layers.len());
+    for layer in layers {
         let module = &layer.module;
         let source = reference.linear(module)?.matrix;
         let (rows, cols) = (source.rows(), source.cols());
         if (rows, cols) != (layer.matrix.rows(), layer.matrix.cols()) {
             let found = format!("{module} is [{}, {}]", layer.matrix.rows(), layer.matrix.cols());
-            return Err(Error::Model(format!("{found}, the reference's [{rows}, {cols}]")));
+            return Ok(Err(format!("{found}, the reference's [{rows}, {cols}]")));
         }
-        let error = matrix_error(&source, &layer.matrix);
-        pooled.merge(&error);
-        sum += error.relative();
-        if worst.as_ref().is_none_or(|w| error.relative() > w.0) {
-            worst = Some((error.relative(), module.clone()));
-        }
+        out.push(source);
     }
-    let mean = sum / interest.len() as f64;
-    Ok(worst.map(|(worst, worst_module)| Errors {
-        mean,
-        worst,
-        worst_module,
-        pooled: pooled.relative(),
-        matrices: interest.len(),
-    }))
+    Ok(Ok(out))
+}
+
+/// Names of the linear layers of a model's blocks.
+fn blocks(model: &Model) -> BTreeSet<String> {
+    model.declared_schemes().into_keys().filter(|module| module.starts_with(BLOCKS)).collect()
 }
 
 fn matrix_error(source: &Matrix<Bytes>, artifact: &Matrix<Bytes>) -> WeightError {

@@ -1,7 +1,7 @@
 //! Tokens per second: reading a prompt, and writing.
 
 use crate::model::LanguageModel;
-use crate::stats::quantile;
+use crate::stats::{Interval, quantile};
 use crate::{Error, Result};
 use serde::Serialize;
 use std::ops::ControlFlow;
@@ -20,9 +20,25 @@ pub const PROMPT: usize = 16;
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Speed {
     /// One pass over a window of tokens, with the logits of the last.
-    pub prefill: f64,
+    pub prefill: Rate,
     /// Greedy decoding, one token after the other.
-    pub decode: f64,
+    pub decode: Rate,
+}
+
+/// A rate that was measured [`RUNS`] times.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Rate {
+    /// The median.
+    pub median: f64,
+    /// The smallest and the largest.
+    pub range: Interval,
+}
+
+impl Rate {
+    fn of(mut values: Vec<f64>) -> Self {
+        let mut at = |q| quantile(&mut values, q).unwrap_or(f64::NAN);
+        Rate { median: at(0.5), range: Interval(at(0.0), at(1.0)) }
+    }
 }
 
 /// Measures a model on `tokens` (one window of text).
@@ -38,8 +54,7 @@ pub fn measure(model: &dyn LanguageModel, tokens: &[u32]) -> Result<Speed> {
         prefill.push(tokens.len() as f64 / start.elapsed().as_secs_f64());
         decode.push(decoding(model, &tokens[..tokens.len().min(PROMPT)])?);
     }
-    let median = |mut values: Vec<f64>| quantile(&mut values, 0.5).unwrap_or(f64::NAN);
-    Ok(Speed { prefill: median(prefill), decode: median(decode) })
+    Ok(Speed { prefill: Rate::of(prefill), decode: Rate::of(decode) })
 }
 
 /// Tokens per second after the first token, which waits for the prompt.
@@ -69,7 +84,10 @@ mod tests {
     #[test]
     fn speeds_are_positive() {
         let speed = measure(&Bigram::new(50, 0.1), &[1, 2, 3]).expect("runs");
-        assert!(speed.prefill > 0.0 && speed.decode > 0.0);
+        for rate in [speed.prefill, speed.decode] {
+            assert!(rate.range.0 > 0.0 && rate.range.holds(rate.median), "{rate:?}");
+        }
+        assert_eq!(Rate::of(vec![3.0, 1.0, 2.5]), Rate { median: 2.5, range: Interval(1.0, 3.0) });
         assert!(measure(&Bigram::new(50, 0.1), &[]).is_err());
     }
 }

@@ -118,7 +118,7 @@ impl Encoder {
             other => other,
         };
         if corpus.text.trim().is_empty() {
-            return Err(Error::Text(format!("{}: the text is empty", corpus.name)));
+            return Err(Error::Text(format!("{}: the text is empty or only white space", corpus.name)));
         }
         let mut encoded = self.encode(&corpus.text)?;
         let bos = self.bos(protocol.bos)?;
@@ -283,7 +283,7 @@ mod tests {
         for text in ["", " \n"] {
             let corpus = Corpus { name: "prose.txt".into(), text: text.into() };
             let e = encoder(false).windows(&corpus, &Protocol::default()).expect_err("nothing there");
-            assert_eq!(e.to_string(), "prose.txt: the text is empty");
+            assert_eq!(e.to_string(), "prose.txt: the text is empty or only white space");
         }
     }
 

@@ -89,6 +89,11 @@ impl Windows {
         self.windows.iter().map(|w| w.scored.len()).sum()
     }
 
+    /// Positions of the longest window.
+    pub fn longest(&self) -> usize {
+        self.windows.iter().map(|w| w.tokens.len()).max().unwrap_or(0)
+    }
+
     /// Lengths of the windows' scored runs.
     pub fn lengths(&self) -> Vec<usize> {
         self.windows.iter().map(|w| w.scored.len()).collect()
@@ -258,7 +263,7 @@ mod tests {
     fn the_table_of_the_reference_values() {
         let protocol = Protocol { tokens: Some(2048), ..Protocol::default() };
         let windows = protocol.cut(&text(4965), None).expect("long enough");
-        assert_eq!(windows.scored(), 2044);
+        assert_eq!((windows.scored(), windows.longest()), (2044, 512));
         assert_eq!(shape(&windows)[1], (612, 512, 1, 511, 513));
         assert_eq!(
             windows.rule,

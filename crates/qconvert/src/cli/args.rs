@@ -7,7 +7,7 @@ use std::path::PathBuf;
 ///
 /// MODEL is a Hugging Face directory, a .safetensors file or a GGUF file. With one scheme, -o
 /// names the GGUF file or the directory to write; with several, a directory that will hold one
-/// artifact for each scheme.
+/// artifact for each scheme. The folder that it is to be in must be there.
 #[derive(Debug, Parser)]
 #[command(name = "qconvert", version, after_help = EXAMPLES)]
 pub struct Args {
@@ -41,6 +41,11 @@ pub struct Args {
     pub exclude: Vec<String>,
 
     /// TOML file with a scheme for each pattern.
+    ///
+    /// default = "int4-g64" is the scheme of the projections that no rule names; without it, that
+    /// of --scheme. Each [[rule]] has match, a glob over module names such as "*.mlp.down_proj",
+    /// and scheme, a scheme's name or "keep". Of the rules that match, the last one wins; it
+    /// overrules --include, and --exclude overrules it.
     #[arg(long, value_name = "FILE")]
     pub recipe: Option<PathBuf>,
 
@@ -48,7 +53,7 @@ pub struct Args {
     #[arg(long, value_name = "FILE", conflicts_with = "calibration_text")]
     pub calibration: Option<PathBuf>,
 
-    /// Text to run the model on to get those statistics.
+    /// Text to run the model on to get those statistics. A dry run does not run it.
     #[arg(long, value_name = "FILE")]
     pub calibration_text: Option<PathBuf>,
 
@@ -56,7 +61,8 @@ pub struct Args {
     #[arg(long, default_value_t = 2048, value_name = "N")]
     pub calibration_tokens: usize,
 
-    /// Values that the float type can't hold: stop, or store the largest that it can.
+    /// Values that the float type can't hold: stop, or store the largest that it can (and count
+    /// them).
     #[arg(long, value_enum, default_value_t = OnOverflow::Error)]
     pub overflow: OnOverflow,
 
@@ -68,7 +74,11 @@ pub struct Args {
     #[arg(long)]
     pub dry_run: bool,
 
-    /// Re-open each artifact and compare its decode with the source.
+    /// Read each artifact again before it is put in place, and compare it.
+    ///
+    /// Weights must decode, bit for bit, to what was encoded from the source; metadata (in
+    /// GGUF in their order) and the files that travel along must be what was to be written; an independent reader must see the same tensors in a GGUF file. If anything differs, what
+    /// was at the destination stays.
     #[arg(long)]
     pub verify: bool,
 

@@ -16,11 +16,13 @@ pub struct SyntheticModel {
     pub hidden: usize,
     pub intermediate: usize,
     pub layers: usize,
+    /// Whether q, k, v and o have biases.
+    pub attention_bias: bool,
 }
 
 impl Default for SyntheticModel {
     fn default() -> Self {
-        SyntheticModel { float: FloatType::F16, hidden: 192, intermediate: 320, layers: 2 }
+        SyntheticModel { float: FloatType::F16, hidden: 192, intermediate: 320, layers: 2, attention_bias: false }
     }
 }
 
@@ -50,6 +52,9 @@ pub fn write_model_with(dir: &Path, shape: &SyntheticModel, mut value: impl FnMu
             ("mlp.up_proj", vec![m, h]),
             ("mlp.down_proj", vec![h, m]),
         ] {
+            if shape.attention_bias && name.starts_with("self_attn") {
+                tensors.push((format!("{p}.{name}.bias"), vec![dims[0]]));
+            }
             tensors.push((format!("{p}.{name}.weight"), dims));
         }
     }
@@ -72,7 +77,7 @@ pub fn write_model_with(dir: &Path, shape: &SyntheticModel, mut value: impl FnMu
         "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": VOCAB, "hidden_size": h,
         "intermediate_size": m, "num_hidden_layers": shape.layers, "num_attention_heads": 6, "num_key_value_heads": 2,
         "max_position_embeddings": 512, "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "hidden_act": "silu",
-        "tie_word_embeddings": true, "bos_token_id": 0, "eos_token_id": 0, "torch_dtype": "float16"
+        "tie_word_embeddings": true, "attention_bias": shape.attention_bias, "bos_token_id": 0, "eos_token_id": 0, "torch_dtype": "float16"
     });
     std::fs::write(dir.join("config.json"), config.to_string()).expect("writes");
     std::fs::write(dir.join("tokenizer.json"), tokenizer().to_string()).expect("writes");

@@ -22,7 +22,8 @@ const EXAMPLES: &str = "Examples:
   qeval compare --reference models/smollm2 a.gguf b.gguf --corpus book.txt --tokens 2048
   qeval perplexity model.gguf --protocol llama.cpp
 
-Exit codes: 0 all went well, 1 something failed or a row of the table is marked, 2 wrong usage.";
+Exit codes: 0 all went well; 1 something failed, or a row of the table is marked as failed (the others stand); 2 wrong
+usage.";
 
 /// What qeval does.
 #[derive(Debug, Subcommand)]
@@ -179,6 +180,9 @@ pub struct OutputArgs {
     /// Print the table as CSV.
     #[arg(long)]
     pub csv: bool,
+    /// Print all rules below the table, not only their short form.
+    #[arg(long)]
+    pub verbose: bool,
     /// Also write one self-contained page with the table and plots.
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,

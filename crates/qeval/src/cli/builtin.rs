@@ -1,5 +1,6 @@
 //! What is built into the program: texts, questions, a small model.
 
+use super::Usage;
 use crate::compare::Battery;
 use crate::{Corpus, Error, battery};
 use anyhow::{Context, Result, bail};
@@ -13,6 +14,9 @@ pub const CALIBRATION: &str = include_str!("../../../../corpora/calibration.txt"
 
 const BATTERY_16: &str = include_str!("../../../../corpora/battery-16.jsonl");
 const BATTERY_FACTS: &str = include_str!("../../../../corpora/battery-facts.jsonl");
+
+/// The names of what is built in, for messages.
+const BUILT_IN: &str = "16, facts and none";
 
 /// The small model's files.
 const FIXTURE: &[(&str, &[u8])] = include!(concat!(env!("OUT_DIR"), "/fixture.rs"));
@@ -28,6 +32,11 @@ pub fn battery(name: &str) -> Result<Option<Battery>> {
         "none" => return Ok(None),
         "16" => ("16", Path::new("battery-16.jsonl"), BATTERY_16.to_string()),
         "facts" => ("facts", Path::new("battery-facts.jsonl"), BATTERY_FACTS.to_string()),
+        file if !Path::new(file).exists() => {
+            bail!(Usage(format!(
+                "there is no battery '{file}': the built-in ones are {BUILT_IN}, and there is no such file"
+            )));
+        }
         file => (file, Path::new(file), read(Path::new(file))?),
     };
     let label = Path::new(label).file_name().map_or(label.into(), |n| n.to_string_lossy().into_owned());
@@ -82,7 +91,15 @@ mod tests {
         std::fs::write(file.path(), b"ab\xff").expect("written");
         let e = read(file.path()).expect_err("not text").to_string();
         assert!(e.ends_with("is not UTF-8 text (byte 0xff at offset 2)"), "{e}");
-        let e = battery("no/such/file").expect_err("not there").to_string();
+        let e = read(Path::new("no/such/file")).expect_err("not there").to_string();
         assert!(e.starts_with("no/such/file: cannot read"), "{e}");
+    }
+
+    #[test]
+    fn an_unknown_battery_lists_those_that_are_built_in() {
+        let e = battery("17").expect_err("not there");
+        assert!(e.is::<Usage>());
+        let said = "there is no battery '17': the built-in ones are 16, facts and none, and there is no such file";
+        assert_eq!(e.to_string(), said);
     }
 }

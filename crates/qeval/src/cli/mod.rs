@@ -2,6 +2,9 @@
 
 pub mod args;
 mod builtin;
+mod legend;
+mod open;
+mod output;
 mod page;
 mod run;
 mod sweep;

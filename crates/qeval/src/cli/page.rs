@@ -1,5 +1,6 @@
 //! The comparison as one self-contained page.
 
+use super::legend;
 use super::table::{self, tone};
 use crate::rows::{Comparison, Row};
 use report::chart::{Axis, Bar, BarChart, Better, Distribution, Guide, Histogram, Mark, Point, Ridge, Scale, Scatter};
@@ -14,9 +15,7 @@ const CROPPED: f64 = 3.0;
 
 /// The page.
 pub fn page(comparison: &Comparison) -> Result<Page, report::Error> {
-    let table = table::table(comparison)?;
-    let mut notes = table.notes.clone();
-    let shown = report::table::Table { title: String::new(), notes: Vec::new(), ..table };
+    let shown = report::table::Table { title: String::new(), ..table::table(comparison)? };
     let mut size = Section::new("Quality and size");
     if let Some(text) = comparison.corpora.first() {
         size = size
@@ -29,7 +28,8 @@ pub fn page(comparison: &Comparison) -> Result<Page, report::Error> {
             )
             .chart(&cropped(comparison), "The same points, the axis cut off where differences would be lost.");
     }
-    let mut sections = vec![Section::new("The table").table(shown), size];
+    let rows = legend::notes(comparison).into_iter().fold(Section::new("The table").table(shown), Section::prose);
+    let mut sections = vec![rows, size];
     let mut tokens = Section::new("Token by token");
     if let Some(chart) = divergence(comparison) {
         tokens = tokens.chart(
@@ -39,11 +39,7 @@ pub fn page(comparison: &Comparison) -> Result<Page, report::Error> {
     }
     tokens = tokens.chart(&agreement(comparison), "Intervals of 95%, clustered by prompt.");
     sections.push(tokens);
-    let mut method = Section::new("How it was measured");
-    for note in notes.drain(..) {
-        method = method.prose(note);
-    }
-    sections.push(method);
+    sections.push(comparison.methods.iter().cloned().fold(Section::new("How it was measured"), Section::prose));
     Ok(Page {
         title: format!("Quantized forms of {}", name(&comparison.reference)),
         lead: lead(comparison),
@@ -63,22 +59,29 @@ fn lead(comparison: &Comparison) -> String {
     let good = |row: &&Row| row.verdict == crate::verdict::Verdict::Indistinguishable;
     let smallest = comparison.rows.iter().filter(good).min_by(|a, b| a.size_bytes.cmp(&b.size_bytes));
     let count = comparison.rows.len().saturating_sub(1);
+    let failed = comparison.rows.iter().filter(|row| row.error.is_some()).count();
+    let failed = match failed {
+        0 => String::new(),
+        n => format!(" {n} could not be scored in full; the reasons are below the table."),
+    };
     match smallest {
         Some(row) => format!(
-            "{count} artifacts against one reference. The smallest that is indistinguishable from it on these tokens is `{}`, at {} bits per weight.",
-            row.scheme,
-            format::fixed(row.bpw, 2)
+            "{count} artifacts against one reference.{failed} The smallest that is indistinguishable from it on these tokens is `{}`, at {} bits per weight.",
+            row.label,
+            format::or_absent(row.bpw, |bits| format::fixed(bits, 2))
         ),
-        None => format!("{count} artifacts against one reference. None is indistinguishable from it on these tokens."),
+        None => format!(
+            "{count} artifacts against one reference.{failed} None is shown to be indistinguishable from it on these tokens."
+        ),
     }
 }
 
 fn facts(comparison: &Comparison) -> Vec<Fact> {
     let mut facts = vec![Fact::new("Reference", comparison.reference.clone())];
-    if let Some(reference) = comparison.rows.first() {
-        let weights =
-            format!("{} ({} weights)", format::bytes(reference.size_bytes), format::count(reference.parameters));
-        facts.push(Fact::new("Size", weights));
+    if let Some(reference) = comparison.rows.first()
+        && let (Some(bytes), Some(weights)) = (reference.size_bytes, reference.parameters)
+    {
+        facts.push(Fact::new("Size", format!("{} ({} weights)", format::bytes(bytes), format::count(weights))));
     }
     for corpus in &comparison.corpora {
         facts.push(Fact::new(
@@ -93,8 +96,8 @@ fn facts(comparison: &Comparison) -> Vec<Fact> {
 /// The series of a plot by the width of codes.
 fn series(row: &Row) -> usize {
     match row.bpw {
-        bits if bits > 10.0 => 2,
-        bits if bits > 6.0 => 0,
+        Some(bits) if bits > 10.0 => 2,
+        Some(bits) if bits > 6.0 => 0,
         _ => 1,
     }
 }
@@ -102,7 +105,7 @@ fn series(row: &Row) -> usize {
 fn front(comparison: &Comparison, y: Axis) -> Scatter {
     let point = |row: &Row| {
         let perplexity = row.scores.perplexity?;
-        let point = Point::new(row.scheme.clone(), row.bpw, perplexity.value).series(series(row));
+        let point = Point::new(row.label.clone(), row.bpw?, perplexity.value).series(series(row));
         Some(match perplexity.ci95 {
             Some(i) => point.interval(i.0, i.1),
             None => point,
@@ -139,7 +142,7 @@ fn divergence(comparison: &Comparison) -> Option<Ridge> {
         let kl = row.scores.kl?;
         let mark = |name: &str, at: f64| Mark { name: name.into(), at };
         Some(Distribution {
-            name: row.scheme.clone(),
+            name: row.label.clone(),
             histogram: Histogram::within(values, 48, Scale::Log, range),
             marks: vec![mark("mean", kl.mean), mark("99th percentile", kl.p99)],
         })
@@ -157,7 +160,7 @@ fn agreement(comparison: &Comparison) -> BarChart {
     let bar = |row: &Row| {
         let a = row.agreement.as_ref()?;
         Some(Bar {
-            label: row.scheme.clone(),
+            label: row.label.clone(),
             value: a.agree as f64 / a.total as f64,
             interval: a.ci95.map(|i| (i.0, i.1)),
             text: format!("{}/{}", a.agree, a.total),

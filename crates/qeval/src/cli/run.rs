@@ -1,35 +1,37 @@
 //! `qeval compare` and `qeval perplexity`.
 
-use super::args::{CompareArgs, MeasureArgs, OutputArgs, PerplexityArgs, TextArgs};
-use super::{Outcome, Usage, builtin, page, table};
-use crate::compare::{self, Request, Subject};
+use super::args::{CompareArgs, MeasureArgs, PerplexityArgs, TextArgs};
+use super::open::{self, Opened};
+use super::{Outcome, Usage, builtin, output, table};
+use crate::compare::{self, Entrant, Request, Subject};
 use crate::load::Loaded;
-use crate::rows::Comparison;
 use crate::{Corpus, choices};
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use candle_core::Device;
 use std::path::Path;
 use store::Progress;
-use store::output::{OutputFile, refuse_same_file};
 
 /// `qeval compare`.
 pub fn compare(args: &CompareArgs, progress: &dyn Progress) -> Result<Outcome> {
-    let inputs: Vec<&Path> = std::iter::once(&args.reference).chain(&args.artifacts).map(|p| p.as_path()).collect();
-    check(&args.output, &inputs)?;
+    let mut inputs: Vec<&Path> = std::iter::once(&args.reference).chain(&args.artifacts).map(|p| p.as_path()).collect();
+    inputs.extend(texts(&args.text, &args.measure));
+    output::check(&args.output, &inputs)?;
     let request = request(&args.text, &args.measure)?;
     let device = device(&args.text)?;
     let reference = Loaded::open(&args.reference, &device, None)?;
-    let mut artifacts = Vec::with_capacity(args.artifacts.len());
-    for path in &args.artifacts {
-        artifacts.push(Loaded::open(path, &device, Some(&reference))?);
+    let artifacts: Vec<Opened> = args.artifacts.iter().map(|path| Opened::open(path, &device, &reference)).collect();
+    let entrants: Vec<Entrant<'_>> = artifacts.iter().map(|artifact| artifact.entrant(&reference)).collect();
+    if let Some(reasons) = open::all_failed(&entrants) {
+        bail!(reasons);
     }
-    let mut subjects = Vec::with_capacity(artifacts.len());
-    for artifact in &artifacts {
-        let named = || artifact.path.display().to_string();
-        subjects.push(artifact.subject(Some(&reference)).with_context(named)?);
-    }
-    let comparison = compare::compare(&reference.subject(None)?, &subjects, &request, progress)?;
-    present(&comparison, &args.output)
+    let comparison = compare::compare(&reference.subject(None)?, &entrants, &request, progress)?;
+    output::present(&comparison, &args.output)
+}
+
+/// The files that texts and questions come from.
+pub fn texts<'a>(text: &'a TextArgs, measure: &'a MeasureArgs) -> Vec<&'a Path> {
+    let questions = Some(Path::new(&measure.battery)).filter(|file| file.exists());
+    text.corpus.iter().chain(&measure.choices).map(|p| p.as_path()).chain(questions).collect()
 }
 
 /// Where to compute.
@@ -67,45 +69,6 @@ fn corpora(args: &TextArgs) -> Result<Vec<Corpus>> {
         corpora.push(Corpus { name, text: builtin::read(path)? });
     }
     Ok(corpora)
-}
-
-/// Checks what is asked of the output before any work.
-pub fn check(args: &OutputArgs, inputs: &[&Path]) -> Result<()> {
-    if args.formats() > 1 {
-        bail!(Usage("only one of --json, --markdown and --csv can be printed; --json=FILE writes a file".into()));
-    }
-    let files = args.json.iter().flatten().chain(&args.html);
-    for file in files.map(|f| f.as_path()) {
-        refuse_same_file(file, inputs)?;
-        // Nobody wants to wait for scores that can't be written.
-        drop(OutputFile::create(file, None)?);
-    }
-    Ok(())
-}
-
-/// Writes the files, and gives what is printed.
-pub fn present(comparison: &Comparison, args: &OutputArgs) -> Result<Outcome> {
-    if let Some(Some(path)) = &args.json {
-        write(path, comparison.to_json()?.as_bytes())?;
-    }
-    if let Some(path) = &args.html {
-        write(path, page::page(comparison)?.render()?.as_bytes())?;
-    }
-    let text = match args {
-        args if args.prints_json() => comparison.to_json()?,
-        args if args.markdown => table::table(comparison)?.to_markdown(),
-        args if args.csv => table::table(comparison)?.to_csv(),
-        _ => report::stdout_form().render(&table::table(comparison)?),
-    };
-    let marked = comparison.rows.iter().filter_map(|r| Some((r, r.problem.as_ref()?)));
-    let problems = marked.map(|(row, problem)| format!("{} ({}): {problem}", row.artifact, row.scheme)).collect();
-    Ok(Outcome { text, problems })
-}
-
-fn write(path: &Path, bytes: &[u8]) -> Result<()> {
-    let file = OutputFile::create(path, None)?;
-    file.write_all_at(bytes, 0)?;
-    Ok(file.persist()?)
 }
 
 /// `qeval perplexity`.

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 use candle_core::Device;
 use qconvert::{Job, Layout, Settings, Source, Target};
 use schemes::Scheme;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use store::Progress;
 use tempfile::TempDir;
 
@@ -80,20 +80,25 @@ fn schemes(names: &[String]) -> Result<Vec<Scheme>> {
 fn refuse_model_folder(keep: &Path, model: &Path) -> Result<()> {
     let beside = model.parent().filter(|folder| !model.is_dir() && folder.join(CONFIG).exists());
     let Ok(folder) = beside.unwrap_or(model).canonicalize() else { return Ok(()) };
-    let inside = if model.is_dir() || beside.is_some() { real(keep).starts_with(&folder) } else { real(keep) == folder };
-    if inside {
+    if real(keep).starts_with(&folder) {
         return Err(store::Error::SameFile { path: keep.into(), input: model.into() })
             .context("--keep needs a folder outside the model's");
     }
     Ok(())
 }
 
-/// A path without links, of which only the first part need exist.
+/// A path without links and `..`, of which only the first part need exist.
 fn real(path: &Path) -> PathBuf {
     let path = std::path::absolute(path).unwrap_or_else(|_| path.into());
     for ancestor in path.ancestors() {
-        if let (Ok(there), Ok(rest)) = (ancestor.canonicalize(), path.strip_prefix(ancestor)) {
-            return if rest.as_os_str().is_empty() { there } else { there.join(rest) };
+        if let (Ok(mut out), Ok(rest)) = (ancestor.canonicalize(), path.strip_prefix(ancestor)) {
+            for part in rest.components() {
+                match part {
+                    Component::ParentDir => out = out.parent().map_or(PathBuf::new(), Path::to_path_buf),
+                    part => out.push(part),
+                }
+            }
+            return out;
         }
     }
     path

@@ -9,84 +9,95 @@ use report::table::{Cell, Column, Table, Tone};
 use serde_json::json;
 use std::fmt::Write;
 
-/// The table with its notes.
+/// The table, without notes.
 pub fn table(comparison: &Comparison) -> Result<Table, report::Error> {
     let mut table = Table::new(format!("Compared with {}", comparison.reference), columns(comparison));
     for row in &comparison.rows {
         table.push(cells(row, comparison))?;
     }
-    for corpus in &comparison.corpora {
-        table.note(format!("{}: {} ({} bytes).", corpus.name, corpus.rule, format::count(corpus.bytes_scored as u64)));
-    }
-    comparison.methods.iter().for_each(|m| table.note(m.clone()));
-    let worst = |row: &Row| row.weight_error.as_ref().map(|e| (e.worst, e.worst_module.clone()));
-    for row in &comparison.rows {
-        if let Some((error, module)) = worst(row).filter(|w| w.0 > 0.5) {
-            table.note(format!("{}: relative error {} in {module}.", row.scheme, format::fixed(error, 3)));
-        }
-        if let Some(problem) = &row.problem {
-            table.note(format!("{}: {problem}.", row.scheme));
-        }
-        if let Some(reason) = &row.not_comparable {
-            table.note(format!("{}: no perplexity and no KL, only bits per byte: {reason}.", row.scheme));
-        }
-    }
-    comparison.notes.iter().for_each(|n| table.note(n.clone()));
     Ok(table)
 }
 
+/// The parts of a value with an interval in CSV.
+const VALUE: &[&str] = &["value", "ci95.low", "ci95.high"];
+
+/// The parts of an interval alone.
+const BOUNDS: &[&str] = &["low", "high"];
+
+/// The columns. They follow from the options alone, so that CSV has the same header in every run.
 fn columns(comparison: &Comparison) -> Vec<Column> {
     let mut columns = vec![
         Column::text("scheme", "Scheme"),
+        Column::text("artifact", "Artifact").machine_only(),
         Column::text("verdict", "Verdict"),
+        Column::text("verdict_because", "Because").machine_only(),
+        Column::text("error", "Error").machine_only(),
         Column::number("size_bytes", "Size").help("Bytes of the files that hold weights."),
         Column::number("bpw", "bpw").help("Bits per quantized weight, codes and scales, as the scheme counts them."),
         Column::number("file_bpw", "bpw\nof file").help("Bits on disk per weight of the whole model."),
         Column::number("resident_bytes", "Resident").help("Bytes of weights in memory, still packed."),
         Column::number("weight_error", "Weight\nerror").help("Relative error, mean over the quantized matrices."),
     ];
-    let several = comparison.corpora.len() > 1;
-    for corpus in &comparison.corpora {
-        // The first has the plain keys, whatever the number of texts.
-        let first = corpus.name == comparison.corpora[0].name;
-        let key = |k: &str| if first { k.to_string() } else { format!("{k}:{}", corpus.name) };
-        let header = |h: &str| if several { format!("{h}\n{}", corpus.name) } else { h.to_string() };
-        columns.extend([
-            Column::number(key("perplexity"), header("Perplexity")).help("exp(mean loss) and 95% interval."),
-            Column::number(key("change"), header("Change")).help("Of perplexity, with the paired 95% interval."),
-            Column::number(key("bits_per_byte"), header("Bits\nper byte"))
-                .help("Loss over the bytes of scored tokens."),
-            Column::number(key("kl"), header("KL mean")).unit("nats"),
-            Column::number(key("kl_p99"), header("KL p99")).unit("nats"),
-            Column::number(key("same_top1"), header("Same\ntop 1")).help("Positions with the same most likely token."),
-        ]);
+    for at in 0..comparison.corpora.len() {
+        columns.extend(text_columns(comparison, at));
     }
-    columns.push(Column::number("agreement", "Agreement").help("Greedy tokens that are the reference's."));
-    if comparison.rows.iter().any(|r| r.battery.is_some()) {
-        let name = comparison.battery.as_deref().unwrap_or_default();
-        columns.push(Column::number("battery", format!("Battery\n{name}")));
+    columns.push(Column::number("agreement", "Agreement").help("Greedy tokens that are the reference's.").parts(&[
+        "agree",
+        "total",
+        "ci95.low",
+        "ci95.high",
+    ]));
+    if let Some(name) = &comparison.battery {
+        let parts = ["right", "total", "ci95.low", "ci95.high"];
+        columns.push(Column::number("battery", format!("Battery\n{name}")).parts(&parts));
         columns.push(Column::number("battery_p", "p").help("Exact McNemar test of the battery against the reference."));
     }
-    if comparison.rows.iter().any(|r| r.choices.is_some()) {
-        columns.push(Column::number("acc", "acc"));
-        columns.push(Column::number("acc_norm", "acc_norm"));
+    if comparison.choices.is_some() {
+        columns.push(Column::number("acc", "acc").parts(VALUE));
+        columns.push(Column::number("acc_norm", "acc_norm").parts(VALUE));
     }
-    if comparison.rows.iter().any(|r| r.prefill_tokens_per_s.is_some()) {
+    if comparison.speed {
         columns.push(Column::number("prefill_tokens_per_s", "Prefill").unit("tokens/s"));
+        columns.push(Column::number("prefill_range", "").parts(BOUNDS).machine_only());
         columns.push(Column::number("decode_tokens_per_s", "Decode").unit("tokens/s"));
+        columns.push(Column::number("decode_range", "").parts(BOUNDS).machine_only());
     }
     columns
 }
 
+/// The columns of one text. The first has the plain keys, whatever the number of texts.
+fn text_columns(comparison: &Comparison, at: usize) -> [Column; 7] {
+    let name = &comparison.corpora[at].name;
+    let key = |k: &str| if at == 0 { k.to_string() } else { format!("{k}:{name}") };
+    let header = |h: &str| if comparison.corpora.len() > 1 { format!("{h}\n{name}") } else { h.to_string() };
+    [
+        Column::number(key("perplexity"), header("Perplexity")).help("exp(mean loss) and 95% interval.").parts(VALUE),
+        Column::number(key("change"), header("Change")).help("Of perplexity, with the paired 95% interval.").parts(&[
+            "ratio",
+            "ci95.low",
+            "ci95.high",
+        ]),
+        Column::number(key("bits_per_byte"), header("Bits\nper byte")).help("Loss over the bytes of scored tokens."),
+        Column::number(key("kl"), header("KL mean")).unit("nats").parts(&["mean", "ci95.low", "ci95.high"]),
+        Column::number(key("kl_p99"), header("KL p99")).unit("nats"),
+        Column::number(key("same_top1"), header("Same\ntop 1")).help("Positions with the same most likely token."),
+        Column::number(key("same_top1_ci95"), "").parts(BOUNDS).machine_only(),
+    ]
+}
+
 fn cells(row: &Row, comparison: &Comparison) -> Vec<Cell> {
     let number = |v: Option<f64>, digits: usize| optional(v, |v| Cell::value(format::fixed(v, digits), v));
+    let bytes = |v: Option<u64>| optional(v, |v| Cell::value(format::bytes(v), v));
     let mut cells = vec![
-        Cell::text(row.scheme.clone()),
+        Cell::value(row.label.clone(), json!(row.scheme)),
+        Cell::text(row.artifact.clone()),
         verdict(row),
-        Cell::value(format::bytes(row.size_bytes), row.size_bytes),
-        number(Some(row.bpw), 3),
-        number(Some(row.file_bpw), 2),
-        Cell::value(format::bytes(row.resident_bytes), row.resident_bytes),
+        Cell::value("", json!(row.verdict_because)),
+        Cell::value("", json!(row.error)),
+        bytes(row.size_bytes),
+        number(row.bpw, 3),
+        number(row.file_bpw, 2),
+        bytes(row.resident_bytes),
         number(row.weight_error.as_ref().map(|e| e.mean), 4),
     ];
     for scores in &row.corpora {
@@ -96,7 +107,7 @@ fn cells(row: &Row, comparison: &Comparison) -> Vec<Cell> {
         let value = json!({"agree": a.agree, "total": a.total, "ci95": a.ci95});
         Cell::value(share(a.agree, a.total, a.ci95), value)
     }));
-    if comparison.rows.iter().any(|r| r.battery.is_some()) {
+    if comparison.battery.is_some() {
         cells.push(optional(row.battery.as_ref(), |b| {
             let value = json!({"right": b.right, "total": b.total, "ci95": b.ci95});
             Cell::value(share(b.right as u64, b.total as u64, b.ci95), value)
@@ -105,7 +116,7 @@ fn cells(row: &Row, comparison: &Comparison) -> Vec<Cell> {
             Cell::value(format::significant(p, 2), p)
         }));
     }
-    if comparison.rows.iter().any(|r| r.choices.is_some()) {
+    if comparison.choices.is_some() {
         let choices = row.choices.as_ref();
         let accuracy = |value: f64, ci95: Option<Interval>| {
             let text = format!("{}{}", format::fixed(value, 3), ci95.map_or(String::new(), |i| bounds(i, 2)));
@@ -114,18 +125,30 @@ fn cells(row: &Row, comparison: &Comparison) -> Vec<Cell> {
         cells.push(optional(choices, |c| accuracy(c.acc, c.acc_ci95)));
         cells.push(optional(choices, |c| accuracy(c.acc_norm, c.acc_norm_ci95)));
     }
-    if comparison.rows.iter().any(|r| r.prefill_tokens_per_s.is_some()) {
-        let speed = |v: Option<f64>| optional(v, |v| Cell::value(format::significant(v, 3), v));
-        cells.extend([speed(row.prefill_tokens_per_s), speed(row.decode_tokens_per_s)]);
+    if comparison.speed {
+        cells.extend(speed_cells(row.prefill_tokens_per_s, row.prefill_range));
+        cells.extend(speed_cells(row.decode_tokens_per_s, row.decode_range));
     }
     cells
+}
+
+/// A median with the larger of its distances to the slowest and the fastest run; and the range for
+/// machines.
+fn speed_cells(median: Option<f64>, range: Option<Interval>) -> [Cell; 2] {
+    let text = |median: f64| {
+        let spread = range.map_or(String::new(), |Interval(low, high)| {
+            format!(" ±{}", format::percent((median - low).max(high - median) / median, 0))
+        });
+        format!("{}{spread}", format::significant(median, 3))
+    };
+    [optional(median, |v| Cell::value(text(v), v)), Cell::value("", json!(range))]
 }
 
 fn optional<T>(value: Option<T>, cell: impl FnOnce(T) -> Cell) -> Cell {
     value.map_or_else(Cell::absent, cell)
 }
 
-fn text_cells(scores: &TextScores) -> [Cell; 6] {
+fn text_cells(scores: &TextScores) -> [Cell; 7] {
     [
         optional(scores.perplexity, perplexity_cell),
         optional(scores.change, change_cell),
@@ -136,6 +159,7 @@ fn text_cells(scores: &TextScores) -> [Cell; 6] {
         }),
         optional(scores.kl, |k: Kl| Cell::value(format::significant(k.p99, 3), k.p99)),
         optional(scores.same_top1, |s| Cell::value(format::percent(s, 1), s)),
+        Cell::value("", json!(scores.same_top1_ci95)),
     ]
 }
 
@@ -171,22 +195,29 @@ fn share(part: u64, total: u64, ci95: Option<Interval>) -> String {
     format!("{part}/{total}{interval}")
 }
 
-/// The verdict with its tone.
+/// The verdict's tone.
 pub fn tone(verdict: Verdict) -> Tone {
     match verdict {
-        Verdict::Reference => Tone::Muted,
+        Verdict::Reference | Verdict::Inconclusive => Tone::Muted,
         Verdict::Indistinguishable => Tone::Good,
         Verdict::Measurable => Tone::Normal,
-        Verdict::Worse | Verdict::Unscored => Tone::Warning,
-        Verdict::Destroyed => Tone::Bad,
+        Verdict::Different | Verdict::Worse | Verdict::Unscored => Tone::Warning,
+        Verdict::Destroyed | Verdict::Failed => Tone::Bad,
     }
 }
 
+/// The verdict; what decided is said where the word leaves it open.
 fn verdict(row: &Row) -> Cell {
-    if row.problem.is_some() {
-        return Cell::value(format!("{}, see notes", row.verdict), row.verdict.to_string()).tone(Tone::Bad);
+    let word = row.verdict.to_string();
+    if row.error.is_some() {
+        return Cell::value(format!("{word}, see notes"), word).tone(Tone::Bad);
     }
-    Cell::text(row.verdict.to_string()).tone(tone(row.verdict))
+    let is_open = matches!(row.verdict, Verdict::Measurable | Verdict::Different | Verdict::Inconclusive);
+    let text = match row.verdict_because {
+        Some(because) if is_open => format!("{word} ({because})"),
+        _ => word.clone(),
+    };
+    Cell::value(text, word).tone(tone(row.verdict))
 }
 
 /// The perplexity of one model in lines.
@@ -198,7 +229,9 @@ pub fn perplexity(scored: &Perplexities) -> String {
         let _ = writeln!(text, "bits per byte {}", format::fixed(corpus.bits_per_byte, 4));
         let _ = writeln!(text, "{}: {}", corpus.info.name, corpus.info.rule);
     }
-    let _ = writeln!(text, "{}", scored.method);
+    for method in &scored.methods {
+        let _ = writeln!(text, "{method}");
+    }
     for note in &scored.notes {
         let _ = writeln!(text, "note: {note}");
     }
@@ -206,129 +239,5 @@ pub fn perplexity(scored: &Perplexities) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{agreement, battery, size};
-
-    fn scores(ppl: f64, ratio: Option<f64>) -> TextScores {
-        let around = |v: f64, share: f64| Some(Interval(v * (1.0 - share), v * (1.0 + share)));
-        TextScores {
-            perplexity: Some(Measured { value: ppl, ci95: around(ppl, 0.08) }),
-            change: ratio.map(|ratio| Change { ratio, ci95: around(ratio, 0.004) }),
-            bits_per_byte: Some(ppl.log2() / 4.1),
-            kl: ratio.map(|r| Kl {
-                mean: r.ln().abs(),
-                ci95: around(r.ln().abs(), 0.1),
-                median: 0.001,
-                p99: r.ln().abs() * 9.0,
-            }),
-            same_top1: ratio.map(|r| 1.0 / r.max(1.0)),
-            divergences: vec![0.001, 0.01, 0.1],
-        }
-    }
-
-    fn row(scheme: &str, bpw: f64, ppl: f64, ratio: Option<f64>, verdict: Verdict) -> Row {
-        Row {
-            scheme: scheme.into(),
-            artifact: format!("{scheme}.gguf"),
-            is_reference: ratio.is_none(),
-            scores: scores(ppl, ratio),
-            corpora: vec![scores(ppl, ratio)],
-            agreement: ratio.map(|_| agreement::Score {
-                agree: 141,
-                total: 144,
-                ci95: Some(Interval(0.94, 0.993)),
-                ci95_bootstrap: None,
-                ci95_independent: None,
-                design_effect: 1.2,
-            }),
-            battery: Some(battery::Score {
-                right: 12,
-                total: 16,
-                ci95: Some(Interval(0.505, 0.898)),
-                mcnemar_p: ratio.map(|_| 0.625),
-            }),
-            choices: None,
-            bpw,
-            file_bpw: bpw + 1.2,
-            size_bytes: (bpw * 2e7) as u64,
-            parameters: 134_515_008,
-            resident_bytes: (bpw * 1.9e7) as u64,
-            weight_error: ratio.map(|r| size::Errors {
-                mean: 0.4 * r.ln().abs(),
-                worst: 0.985_39,
-                worst_module: "model.layers.27.mlp.gate_proj".into(),
-                pooled: 0.3,
-                matrices: 210,
-            }),
-            prefill_tokens_per_s: Some(461.2),
-            decode_tokens_per_s: Some(66.04),
-            verdict,
-            problem: None,
-            not_comparable: None,
-        }
-    }
-
-    pub(crate) fn sample() -> Comparison {
-        let mut broken = row("w8a8-tensor", 8.023, 0.0, None, Verdict::Unscored);
-        broken.is_reference = false;
-        broken.corpora = vec![TextScores::default()];
-        broken.scores = TextScores::default();
-        broken.problem = Some("NaN or Inf logits in window 3 at position 17 of prose.txt".into());
-        Comparison {
-            version: 1,
-            tool: "qeval 0.0.0".into(),
-            reference: "models/smollm2".into(),
-            protocol: crate::Protocol::default(),
-            corpora: vec![crate::rows::CorpusInfo {
-                name: "prose.txt".into(),
-                rule: "all 4965 tokens: 4955 tokens scored".into(),
-                tokens_scored: 4955,
-                bytes_scored: 23_871,
-            }],
-            battery: Some("16".into()),
-            seed: 0,
-            methods: vec!["How it was done.".into()],
-            notes: vec!["reference: a note".into()],
-            rows: vec![
-                row("f16", 16.0, 57.619, None, Verdict::Reference),
-                row("int8-row", 8.023, 57.47, Some(0.9974), Verdict::Indistinguishable),
-                row("int4-g128", 4.135, 105.7, Some(1.834), Verdict::Worse),
-                row("int4-absmax", 4.0, 4.5e6, Some(78_100.0), Verdict::Destroyed),
-                broken,
-            ],
-        }
-    }
-
-    #[test]
-    fn the_terminal_table() {
-        let form = report::table::Terminal { width: 100, ..Default::default() };
-        insta::assert_snapshot!(form.render(&table(&sample()).expect("fits")));
-    }
-
-    #[test]
-    fn the_other_forms() {
-        let table = table(&sample()).expect("fits");
-        let csv = table.to_csv();
-        let header = csv.lines().next().unwrap_or_default();
-        for key in ["scheme", "perplexity.value", "perplexity.ci95.low", "change.ratio", "kl.mean", "agreement.agree"] {
-            assert!(header.split(',').any(|k| k == key), "{key} in {header}");
-        }
-        assert_eq!(csv.lines().count(), 6);
-        assert!(table.to_markdown().contains("| int4-absmax |"));
-    }
-
-    #[test]
-    fn every_text_has_its_columns() {
-        let mut comparison = sample();
-        let mut second = comparison.corpora[0].clone();
-        second.name = "book.txt".into();
-        comparison.corpora.push(second);
-        for row in &mut comparison.rows {
-            row.corpora.push(TextScores::default());
-        }
-        let table = table(&comparison).expect("fits");
-        assert!(table.columns.iter().any(|c| c.key == "perplexity:book.txt" && c.header == "Perplexity\nbook.txt"));
-        assert!(super::super::page::page(&comparison).expect("fits").render().is_ok());
-    }
-}
+#[path = "table_tests.rs"]
+mod tests;

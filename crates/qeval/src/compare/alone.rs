@@ -1,6 +1,8 @@
 //! The perplexity of one model, without a reference.
 
 use super::Subject;
+use super::contestant::beyond_training;
+use super::notes::SPECIAL;
 use super::texts::{bits_per_byte, mean};
 use crate::rows::{CorpusInfo, Measured, VERSION};
 use crate::stats::{BLOCK, Bootstrap, block_sums};
@@ -21,8 +23,8 @@ pub struct Perplexities {
     pub protocol: Protocol,
     /// One entry for each text.
     pub corpora: Vec<CorpusPerplexity>,
-    /// How the intervals come about.
-    pub method: String,
+    /// How the scores and intervals come about, in sentences.
+    pub methods: Vec<String>,
     /// What a reader should know of the model.
     pub notes: Vec<String>,
 }
@@ -64,7 +66,9 @@ pub fn perplexity(
     let cuts = corpora.iter().map(|c| subject.encoder.windows(c, protocol)).collect::<Result<Vec<_>>>()?;
     let mut out = Vec::with_capacity(corpora.len());
     for (corpus, cut) in corpora.iter().zip(&cuts) {
-        let nll = score::losses((&subject.artifact, subject.model), &cut.windows.windows, progress)?.nll;
+        let nll = score::losses((&subject.artifact, subject.model), &cut.windows.windows, progress)
+            .map_err(|e| e.in_corpus(&corpus.name))?
+            .nll;
         let blocks = |values: &[f64]| block_sums(values, &cut.windows.lengths(), BLOCK);
         let interval = bootstrap.ratios(&[&blocks(&nll)], &blocks(&vec![1.0; nll.len()])).into_iter().next().flatten();
         out.push(CorpusPerplexity {
@@ -78,17 +82,22 @@ pub fn perplexity(
             bits_per_byte: bits_per_byte(&nll, cut.bytes),
         });
     }
+    let longest = cuts.iter().map(|c| c.windows.longest()).max().unwrap_or(0);
+    let mut methods = vec![SPECIAL.to_string()];
+    if out.iter().any(|c| c.perplexity.ci95.is_some()) {
+        methods.push(format!(
+            "Interval (95%): block bootstrap over blocks of {BLOCK} neighbouring tokens within windows, {} resamples, \
+             expanded percentiles, seed {seed}.",
+            bootstrap.resamples
+        ));
+    }
     Ok(Perplexities {
         version: VERSION,
         tool: concat!("qeval ", env!("CARGO_PKG_VERSION")).into(),
         model: subject.artifact.clone(),
         protocol: *protocol,
         corpora: out,
-        method: format!(
-            "Interval (95%): block bootstrap over blocks of {BLOCK} neighbouring tokens within windows, {} resamples, \
-             expanded percentiles, seed {seed}.",
-            bootstrap.resamples
-        ),
-        notes: subject.warnings.clone(),
+        methods,
+        notes: subject.warnings.iter().cloned().chain(beyond_training(subject, longest)).collect(),
     })
 }

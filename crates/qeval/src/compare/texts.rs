@@ -5,7 +5,7 @@ use crate::rows::{Change, Kl, Measured, TextScores};
 use crate::score::{Divergences, Losses, Problem};
 use crate::stats::{BLOCK, Bootstrap, Interval, block_sums, quantile};
 use crate::text::Cut;
-use crate::{Corpus, Result};
+use crate::{Corpus, Error, Result};
 use store::Progress;
 
 /// Scores every contestant on a text and adds the result to its row.
@@ -21,16 +21,22 @@ pub(super) fn score(
     let paired: Vec<usize> = (0..others.len()).filter(|&i| others[i].is_paired()).collect();
     let models: Vec<_> = paired.iter().map(|&i| others[i].subject.model).collect();
     let reference = (first.subject.artifact.as_str(), first.subject.model);
-    let scores = score::score(reference, &models, &cut.windows.windows, progress)?;
+    let broken = |e: Error| e.in_corpus(&corpus.name).of_reference(reference.0);
+    let scores = score::score(reference, &models, &cut.windows.windows, progress).map_err(broken)?;
 
     let table = Table::new(cut, &scores.reference, bootstrap);
     let mut finished = Vec::new();
     for (&at, result) in paired.iter().zip(&scores.artifacts) {
         match result {
-            Ok(scores) => finished.push((at, scores)),
+            Ok(scores) => {
+                if let Some(padding) = &scores.padding {
+                    others[at].note_padding(padding, scores.nll.len());
+                }
+                finished.push((at, scores));
+            }
             Err(problem) => {
                 let problem = Problem { corpus: Some(corpus.name.clone()), ..problem.clone() };
-                others[at].row.problem = Some(problem.to_string());
+                others[at].row.error = Some(problem.to_string());
             }
         }
     }
@@ -62,7 +68,8 @@ fn alone(
     let protocol = crate::Protocol { tokens: None, ..request.protocol };
     let bits = other.step(|subject| {
         let cut = subject.encoder.windows(&stretch, &protocol)?;
-        let losses = score::losses((&subject.artifact, subject.model), &cut.windows.windows, progress)?;
+        let losses = score::losses((&subject.artifact, subject.model), &cut.windows.windows, progress)
+            .map_err(|e| e.in_corpus(&corpus.name))?;
         Ok(bits_per_byte(&losses.nll, cut.bytes))
     });
     TextScores { bits_per_byte: bits, ..TextScores::default() }
@@ -95,14 +102,14 @@ impl<'a> Table<'a> {
         let known = &self.reference.nll;
         let mut columns = vec![self.blocks(known)];
         for a in artifacts {
-            let change: Vec<f64> = a.nll.iter().zip(known).map(|(a, r)| a - r).collect();
-            columns.extend([self.blocks(&a.nll), self.blocks(&change), self.blocks(&a.kl)]);
+            let change: Vec<f64> = a.nll.iter().zip(&a.reference).map(|(a, r)| a - r).collect();
+            columns.extend([&a.nll, &change, &a.kl, &a.same_top].map(|values| self.blocks(values)));
         }
         let weights = self.blocks(&vec![1.0; known.len()]);
         let views: Vec<&[f64]> = columns.iter().map(Vec::as_slice).collect();
         let intervals = self.bootstrap.ratios(&views, &weights);
         let reference = self.plain(known, intervals[0]);
-        let scores = artifacts.iter().zip(intervals[1..].chunks_exact(3));
+        let scores = artifacts.iter().zip(intervals[1..].chunks_exact(4));
         (reference, scores.map(|(a, intervals)| self.against(a, intervals)).collect())
     }
 
@@ -115,16 +122,16 @@ impl<'a> Table<'a> {
     }
 
     fn against(&self, a: &Divergences, intervals: &[Option<Interval>]) -> TextScores {
-        let n = a.kl.len() as f64;
         let mut sorted = a.kl.clone();
         let mut at = |q| quantile(&mut sorted, q).unwrap_or(f64::NAN);
         TextScores {
             change: Some(Change {
-                ratio: (mean(&a.nll) - mean(&self.reference.nll)).exp(),
+                ratio: (mean(&a.nll) - mean(&a.reference)).exp(),
                 ci95: intervals[1].map(|i| i.map(f64::exp)),
             }),
             kl: Some(Kl { mean: mean(&a.kl), ci95: intervals[2], median: at(0.5), p99: at(0.99) }),
-            same_top1: Some(a.same_top as f64 / n),
+            same_top1: Some(mean(&a.same_top)),
+            same_top1_ci95: intervals[3],
             divergences: a.kl.clone(),
             ..self.plain(&a.nll, intervals[0])
         }

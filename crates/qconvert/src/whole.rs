@@ -1,0 +1,188 @@
+//! Whether a checkpoint is a whole model, and what a user should know of it before converting.
+
+use crate::error::{Error, Result};
+use crate::methods::counted;
+use crate::source::Weight;
+use serde::de::{IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+use std::collections::HashMap;
+use store::{Config, Container, Family, Model};
+
+/// Names the first weight that the configuration asks for and that is absent or has another
+/// shape: the weights that the runtime loads.
+///
+/// # Errors
+/// [`store::Error::Tensor`] with what was expected and found.
+pub fn check(model: &Model, config: &Config, weights: &[Weight]) -> Result<()> {
+    let found: HashMap<&str, &Weight> = weights.iter().map(|w| (w.name.as_str(), w)).collect();
+    for (name, shape) in expected(config) {
+        let Some(weight) = found.get(name.as_str()) else {
+            let why = match layer(&name) {
+                Some(l) if !weights.iter().any(|w| layer(&w.name) == Some(l)) => {
+                    format!(", with all of layer {l}: the configuration has {} layers", config.layers)
+                }
+                None if name == "lm_head.weight" => ": the configuration does not tie it to the embedding".into(),
+                _ => String::new(),
+            };
+            let what = format!("is missing{why}; expected shape {shape:?}");
+            return Err(store::Error::tensor(&model.path, name, what).into());
+        };
+        if weight.shape != shape {
+            let file = model.tensors.get(&weight.main).map_or(&model.path, |t| &t.file);
+            let what = format!("has shape {:?}, the configuration says {shape:?}", weight.shape);
+            return Err(store::Error::tensor(file, name, what).into());
+        }
+    }
+    Ok(())
+}
+
+/// Every weight that a model of this configuration can't do without, with its shape.
+fn expected(c: &Config) -> Vec<(String, Vec<usize>)> {
+    let (h, inner) = (c.hidden_size, c.intermediate_size);
+    let (q, kv) = (c.heads * c.head_dim, c.kv_heads * c.head_dim);
+    let mut parts = vec![
+        ("input_layernorm", vec![h]),
+        ("self_attn.q_proj", vec![q, h]),
+        ("self_attn.k_proj", vec![kv, h]),
+        ("self_attn.v_proj", vec![kv, h]),
+        ("self_attn.o_proj", vec![h, q]),
+        ("post_attention_layernorm", vec![h]),
+        ("mlp.gate_proj", vec![inner, h]),
+        ("mlp.up_proj", vec![inner, h]),
+        ("mlp.down_proj", vec![h, inner]),
+    ];
+    if c.family == Family::Qwen3 {
+        parts.extend(["self_attn.q_norm", "self_attn.k_norm"].map(|norm| (norm, vec![c.head_dim])));
+    }
+    let mut all = vec![
+        ("model.embed_tokens.weight".to_string(), vec![c.vocab_size, h]),
+        ("model.norm.weight".to_string(), vec![h]),
+    ];
+    for layer in 0..c.layers {
+        all.extend(parts.iter().map(|(part, shape)| (format!("model.layers.{layer}.{part}.weight"), shape.clone())));
+    }
+    if !c.tie_word_embeddings {
+        all.push(("lm_head.weight".to_string(), vec![c.vocab_size, h]));
+    }
+    all
+}
+
+/// The configuration, checked against the weights; none where there is none, or none that is
+/// known here, which a warning says.
+///
+/// # Errors
+/// As [`check`]; or the configuration is malformed.
+pub fn config(model: &Model, weights: &[Weight], warnings: &mut Vec<String>) -> Result<Option<Config>> {
+    if model.config_json.is_none() {
+        warnings.push("there is no config.json: transformers, vLLM and qeval can't load the result".into());
+        return Ok(None);
+    }
+    match model.config() {
+        Ok(config) => {
+            check(model, &config, weights)?;
+            let beyond: Vec<&str> = weights
+                .iter()
+                .filter(|w| layer(&w.name).is_some_and(|l| l >= config.layers))
+                .map(|w| &*w.name)
+                .collect();
+            if let [first, ..] = beyond[..] {
+                warnings.push(format!(
+                    "{} of layers beyond the configuration's {} (the first is {first}): no loader uses any, and llama.cpp refuses a file with such",
+                    counted(beyond.len(), "weight"),
+                    config.layers
+                ));
+            }
+            Ok(Some(config))
+        }
+        Err(e @ store::Error::Unsupported { .. }) => {
+            warnings.push(format!("{e}; that this model is whole was not checked"));
+            Ok(None)
+        }
+        Err(e) => Err(Error::Store(e)),
+    }
+}
+
+fn layer(name: &str) -> Option<usize> {
+    name.strip_prefix("model.layers.")?.split('.').next()?.parse().ok()
+}
+
+/// What other programs will miss of the model's tokenizer.
+pub fn tokenizer_warnings(model: &Model, rows: Option<usize>, warnings: &mut Vec<String>) {
+    let Some(text) = model.side_file("tokenizer.json") else {
+        let old = ["tokenizer.model", "vocab.json"].into_iter().find(|name| model.side_file(name).is_some());
+        let notes_say_why =
+            model.container == Container::Gguf && model.warnings.iter().any(|w| w.contains("tokenizer"));
+        match old {
+            Some(old) => warnings.push(format!(
+                "there is {old} and no tokenizer.json: qeval can't score the result, and a GGUF file gets no tokenizer"
+            )),
+            None if notes_say_why => {}
+            None => warnings.push(
+                "there is no tokenizer: other programs can load the weights, but not turn text into tokens".into(),
+            ),
+        }
+        return;
+    };
+    let (Some(rows), Ok(tokenizer)) = (rows, serde_json::from_slice::<Tokenizer>(text)) else { return };
+    let model_ids = tokenizer.model.and_then(|m| m.vocab).map_or_else(Vec::new, |v| v.0);
+    let added = tokenizer.added_tokens.into_iter().flatten().filter_map(|t| t.id);
+    let mut beyond: Vec<u64> = model_ids.into_iter().chain(added).filter(|id| *id >= rows as u64).collect();
+    beyond.sort_unstable();
+    beyond.dedup();
+    if let [first, ..] = beyond[..] {
+        warnings.push(format!(
+            "{} of the tokenizer without a row in the embedding, which has {rows} (the first is {first}): a text that needs one can't be run",
+            counted(beyond.len(), "id")
+        ));
+    }
+}
+
+/// The numbers in a tokenizer.json; everything else is skipped unread.
+#[derive(Deserialize)]
+struct Tokenizer {
+    model: Option<TokenModel>,
+    added_tokens: Option<Vec<Added>>,
+}
+
+#[derive(Deserialize)]
+struct TokenModel {
+    vocab: Option<Ids>,
+}
+
+#[derive(Deserialize)]
+struct Added {
+    id: Option<u64>,
+}
+
+/// The ids of a vocabulary: a map from token to id, or a list whose places are the ids.
+struct Ids(Vec<u64>);
+
+impl<'de> Deserialize<'de> for Ids {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Vocabulary;
+        impl<'de> Visitor<'de> for Vocabulary {
+            type Value = Ids;
+
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("a vocabulary")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Ids, A::Error> {
+                let mut ids = Vec::new();
+                while let Some((_, id)) = map.next_entry::<IgnoredAny, u64>()? {
+                    ids.push(id);
+                }
+                Ok(Ids(ids))
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Ids, A::Error> {
+                let mut count = 0;
+                while seq.next_element::<IgnoredAny>()?.is_some() {
+                    count += 1;
+                }
+                Ok(Ids((0..count).collect()))
+            }
+        }
+        deserializer.deserialize_any(Vocabulary)
+    }
+}
