@@ -3,7 +3,7 @@
 mod common;
 
 use assert_cmd::Command;
-use common::{model, text_file};
+use common::{Shape, model, model_of, text_file};
 use serde_json::Value;
 use std::path::Path;
 use tempfile::TempDir;
@@ -121,7 +121,7 @@ fn faults_have_one_line_and_an_exit_code() {
     let m = text(&model);
     let empty = text_file(dir.path(), "empty.txt", "");
     let short = text_file(dir.path(), "short.txt", "x");
-    refuses(&["perplexity", m, "--corpus", text(&empty)], 1, "empty.txt: the text is empty");
+    refuses(&["perplexity", m, "--corpus", text(&empty)], 1, "empty.txt: the text is empty or only white space");
     refuses(&["perplexity", m, "--corpus", text(&short)], 1, "short.txt: the text has 1 token, too little to score");
     refuses(&["perplexity", m, "--corpus", "no/such.txt"], 1, "no/such.txt: cannot read");
     let llama = ["--corpus", text(&short), "--protocol", "llama.cpp"];
@@ -131,6 +131,16 @@ fn faults_have_one_line_and_an_exit_code() {
     refuses(&["perplexity", "no/such/model"], 1, "no/such/model: cannot open");
     refuses(&["sweep", m, "--scheme", "int5-row"], 2, "int5-row");
     refuses(&["compare", "--reference", m, m, "--json", "--csv"], 2, "only one of");
+    refuses(&["compare", "--reference", m, m, "--battery", "17"], 2, "the built-in ones are 16, facts and none");
+    refuses(&["compare", "--reference", "no/such/model", m], 1, "no/such/model: cannot open");
+    refuses(&["compare", "--reference", m, "no/such/model"], 1, "no/such/model: cannot open");
+    let (inside, out) = (model.join("kept"), dir.path().join("out"));
+    refuses(&["sweep", m, "--keep", text(&inside)], 1, "--keep needs a folder outside the model's");
+    refuses(&["sweep", m, "--keep", m], 1, "output is the input");
+    let json = format!("--json={}", out.display());
+    refuses(&["compare", "--reference", m, m, &json, "--html", text(&out)], 2, "would both write");
+    let json = format!("--json={}", short.display());
+    refuses(&["compare", "--reference", m, m, "--corpus", text(&short), &json], 1, "output is the input");
     let weights = model.join("model.safetensors");
     let onto = ["compare", "--reference", m, text(&weights), "--html", text(&weights)];
     refuses(&onto, 1, "output is the input");
@@ -145,4 +155,131 @@ fn a_closed_pipe_is_success() {
     let script = format!("set -o pipefail; {} perplexity {} --tokens 100 | true", bin.display(), model.display());
     let out = std::process::Command::new("bash").args(["-c", &script]).output().expect("runs");
     assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+}
+
+/// Output and exit code of a comparison whose rows may be marked.
+fn compared(args: &[&str]) -> (Value, String, Option<i32>) {
+    let out = qeval(&[args, &["--json", "--no-speed", "--tokens", "300", "--ctx", "64"]].concat());
+    let err = String::from_utf8_lossy(&out.stderr).into_owned();
+    (serde_json::from_slice(&out.stdout).unwrap_or_else(|e| panic!("{e}: {err}")), err, out.status.code())
+}
+
+#[test]
+fn what_cannot_be_opened_is_a_row_and_the_others_stand() {
+    let dir = TempDir::new().expect("a folder");
+    let model = model(dir.path());
+    let junk = text_file(dir.path(), "junk.txt", "no model at all");
+    let mute = model_of(dir.path(), "mute", Shape::default());
+    std::fs::remove_file(mute.join("tokenizer.json")).expect("removed");
+    let nan = model_of(dir.path(), "nan", Shape { nan: true, ..Shape::default() });
+    let missing = dir.path().join("missing.gguf");
+    let files = [&junk, &missing, &mute, &nan, &model].map(|p| text(p));
+    let args = [&["compare", "--reference", text(&model)][..], &files].concat();
+    let (out, err, code) = compared(&args);
+    let rows = out["rows"].as_array().expect("rows");
+    assert_eq!((rows.len(), code, err.trim_end().lines().count()), (6, Some(1), 4), "{err}");
+    for (row, (path, what)) in
+        rows[1..].iter().zip(files.iter().zip(["junk", "cannot open", "tokenizer", "NaN or Inf"]))
+    {
+        let error = row["error"].as_str().expect("marked");
+        assert!(error.contains(what) && row["verdict"] == "failed" && row["artifact"] == **path, "{row:#}");
+    }
+    assert_eq!((rows[5]["verdict"].as_str(), rows[5]["error"].as_str()), (Some("indistinguishable"), None));
+
+    let table = |form: &[&str]| {
+        let out = qeval(&[&args[..], form, &["--no-speed", "--tokens", "300", "--battery", "none"]].concat());
+        assert_eq!(out.status.code(), Some(1));
+        String::from_utf8_lossy(&out.stdout).into_owned()
+    };
+    for form in [&[][..], &["--csv"], &["--markdown"]] {
+        let shown = table(form);
+        assert!(shown.contains("junk.txt") && shown.contains("failed") && shown.contains("tokenizer.json"), "{shown}");
+    }
+    // The reference itself is another matter.
+    let out = qeval(&["compare", "--reference", text(&nan), text(&model)]);
+    let err = String::from_utf8_lossy(&out.stderr);
+    assert!(err.contains("nothing can be compared with it") && out.stdout.is_empty(), "{err}");
+    let out = qeval(&["perplexity", text(&nan)]);
+    let err = String::from_utf8_lossy(&out.stderr);
+    assert!(err.contains("there is no score") && !err.contains("reference") && err.contains("prose.txt"), "{err}");
+}
+
+#[test]
+fn models_of_other_shapes_are_compared() {
+    let dir = TempDir::new().expect("a folder");
+    let model = model(dir.path());
+    let wide = model_of(dir.path(), "wide", Shape { inner: 128, ..Shape::default() });
+    let padded = model_of(dir.path(), "padded", Shape { vocab: 320, ..Shape::default() });
+    let other = model_of(dir.path(), "other", Shape { merges: true, vocab: 258, inner: 128, ..Shape::default() });
+    let (out, err, code) =
+        compared(&["compare", "--reference", text(&model), text(&wide), text(&padded), text(&other)]);
+    assert_eq!(code, Some(0), "{err}");
+    let [reference, wide, padded, other] = &out["rows"].as_array().expect("rows")[..] else { panic!("four rows") };
+    let labels: Vec<&str> = [reference, wide, padded, other].iter().filter_map(|r| r["label"].as_str()).collect();
+    assert_eq!(labels, ["f16 (reference)", "f16 (wide)", "f16 (padded)", "f16 (other)"]);
+
+    let reason = |row: &Value| row["weights_not_comparable"].as_str().unwrap_or_default().to_string();
+    assert!(wide["weight_error"].is_null() && reason(wide).contains("the reference's ["), "{}", reason(wide));
+    assert!(wide.pointer("/kl/mean").is_some_and(Value::is_f64), "the same tokenizer: {wide:#}");
+
+    assert_eq!(padded.pointer("/change/ratio"), Some(&1.0.into()));
+    assert_eq!(padded.pointer("/kl/mean"), Some(&0.0.into()));
+    let notes = out["notes"].to_string();
+    assert!(notes.contains("f16 (padded): the vocabulary has 320 entries, the reference's 257"), "{notes}");
+
+    assert!(other["kl"].is_null() && other["perplexity"].is_null() && other["weight_error"].is_null());
+    assert!(other["bits_per_byte"].as_f64().is_some_and(|b| b > 1.0) && other["verdict"] == "unscored");
+    assert!(other["not_comparable"].as_str().is_some_and(|n| n.contains("tokenizers differ")));
+}
+
+#[test]
+fn the_header_of_csv_is_that_of_the_options() {
+    let dir = TempDir::new().expect("a folder");
+    let model = model(dir.path());
+    let junk = text_file(dir.path(), "junk.txt", "no model at all");
+    let other = model_of(dir.path(), "other", Shape { merges: true, vocab: 258, ..Shape::default() });
+    let header = |files: &[&Path], tokens: &str| {
+        let files: Vec<&str> = files.iter().map(|f| text(f)).collect();
+        let out =
+            qeval(&[&["compare", "--reference", text(&model)], &files[..], &["--csv", "--tokens", tokens]].concat());
+        String::from_utf8_lossy(&out.stdout).lines().next().map(str::to_string).expect("a header")
+    };
+    let full = header(&[&model, &other], "300");
+    assert_eq!(header(&[&model], "20"), full, "too short for an interval");
+    assert_eq!(header(&[&other, &junk], "300"), full, "nothing to compare with");
+}
+
+#[test]
+fn windows_beyond_the_training_are_noted() {
+    let dir = TempDir::new().expect("a folder");
+    let model = model(dir.path());
+    for (ctx, noted) in [("512", false), ("600", true)] {
+        let out = json(&["perplexity", text(&model), "--ctx", ctx, "--tokens", "1200", "--json"]);
+        assert_eq!(out["notes"].to_string().contains("max_position_embeddings"), noted, "{}", out["notes"]);
+    }
+}
+
+#[test]
+fn a_sweep_that_is_stopped_leaves_nothing() {
+    let dir = TempDir::new().expect("a folder");
+    let mut sweep = std::process::Command::new(assert_cmd::cargo::cargo_bin("qeval"))
+        .arg("sweep")
+        .env("TMPDIR", dir.path())
+        .stderr(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::null())
+        .spawn()
+        .expect("runs");
+    let made = || {
+        let inside = |folder: std::fs::DirEntry| std::fs::read_dir(folder.path()).is_ok_and(|mut d| d.next().is_some());
+        std::fs::read_dir(dir.path()).expect("there").flatten().any(inside)
+    };
+    while !made() && sweep.try_wait().expect("asked").is_none() {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    let pid = sweep.id().to_string();
+    assert!(std::process::Command::new("kill").args(["-TERM", &pid]).status().expect("runs").success());
+    let out = sweep.wait_with_output().expect("ends");
+    assert_eq!(out.status.code(), Some(130), "{}", String::from_utf8_lossy(&out.stderr));
+    assert!(String::from_utf8_lossy(&out.stderr).contains("interrupted"));
+    assert_eq!(std::fs::read_dir(dir.path()).expect("there").count(), 0);
 }
