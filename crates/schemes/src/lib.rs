@@ -7,9 +7,11 @@
 //! Rounding is to nearest, ties to even. A scale is rounded to its stored type *before* the
 //! codes are computed, so that `decode(encode(W))` is what any engine reproduces.
 
+mod affine;
 mod dynamic_map;
 mod error;
 mod float;
+mod float8;
 pub mod ggml;
 pub mod int;
 mod matrix;
@@ -19,8 +21,10 @@ pub mod outlier;
 pub mod pack;
 mod scheme;
 
+pub use affine::AffineStorage;
 pub use error::Error;
 pub use float::{FloatType, Overflow, decode_floats, encode_floats};
+pub use float8::{Float8Storage, e4m3};
 pub use ggml::GgmlType;
 pub use matrix::{
     DECODE_ALIGN, INV_127, IntStorage, Matrix, Nf4Absmax, Nf4Storage, OutlierStorage, RowOrder, ScaleArray, ScaleUse,

@@ -1,6 +1,6 @@
 //! A matrix in packed form, decoded a row at a time.
 
-use crate::{Error, FloatType, GgmlType, Grouping, Packing, decode_floats, ggml, nf4};
+use crate::{AffineStorage, Error, Float8Storage, FloatType, GgmlType, Grouping, Packing, decode_floats, ggml, nf4};
 use std::borrow::Cow;
 
 /// How the stored order of rows relates to the natural (Hugging Face) order.
@@ -153,6 +153,10 @@ pub enum Storage<B> {
     Ggml(GgmlType, B),
     /// Symmetric integers.
     Int(IntStorage<B>),
+    /// Integers with zero points.
+    Affine(AffineStorage<B>),
+    /// 8-bit floats.
+    Float8(Float8Storage<B>),
     /// NormalFloat4.
     Nf4(Nf4Storage<B>),
     /// int8 with f16 outlier columns.
@@ -194,6 +198,21 @@ impl<B: AsRef<[u8]>> Matrix<B> {
                 matrix.check("blocks", data, rows.checked_mul(row))?;
             }
             Storage::Int(int) => matrix.check_int(int, cols)?,
+            Storage::Affine(affine) => {
+                matrix.check_int(&affine.int, cols)?;
+                if let Some(fault) = affine.fault(rows, cols) {
+                    return Err(matrix.shape("integer codes with zero points".into(), fault));
+                }
+            }
+            Storage::Float8(f) => {
+                if f.block.0 == 0 || f.block.1 == 0 {
+                    return Err(matrix.shape("8-bit floats".into(), "the block is empty".into()));
+                }
+                matrix.check("codes", &f.codes, rows.checked_mul(cols))?;
+                let (down, across) = f.blocks(rows, cols);
+                let bytes = down.checked_mul(across).and_then(|n| n.checked_mul(f.scales.ty.size()));
+                matrix.check("scales", &f.scales.data, bytes)?;
+            }
             Storage::Nf4(nf4) => matrix.check_nf4(nf4)?,
             Storage::Outlier(o) => {
                 let ascending = o.columns.windows(2).all(|w| w[0] < w[1]);
@@ -235,6 +254,11 @@ impl<B: AsRef<[u8]>> Matrix<B> {
         match &self.storage {
             Storage::Float(_, b) | Storage::Ggml(_, b) => len(b),
             Storage::Int(i) => len(&i.codes) + len(&i.scales.data),
+            Storage::Affine(a) => {
+                let order = a.groups.as_ref().map_or(0, |g| 4 * g.len());
+                len(&a.int.codes) + len(&a.int.scales.data) + 2 * a.zeros.len() + order
+            }
+            Storage::Float8(f) => len(&f.codes) + len(&f.scales.data),
             Storage::Nf4(n) => {
                 len(&n.codes)
                     + match &n.absmax {
@@ -279,6 +303,8 @@ impl<B: AsRef<[u8]>> Matrix<B> {
                 ggml::decode(*ty, &data.as_ref()[at..at + out.len() / ty.block_len() * ty.block_bytes()], out);
             }
             Storage::Int(int) => int.decode(row, start, self.cols, out),
+            Storage::Affine(a) => a.decode(row, start, self.cols, out),
+            Storage::Float8(f) => f.decode(row, start, self.cols, out),
             Storage::Nf4(n) => n.decode(row * self.cols + start, out),
             Storage::Outlier(o) => o.decode(row, start, self.cols, out),
         }

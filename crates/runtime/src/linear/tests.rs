@@ -1,7 +1,7 @@
 use super::*;
 use schemes::{
-    Activation, FloatType, GgmlType, Grouping, IntStorage, Matrix, Nf4Absmax, Nf4Storage, OutlierStorage, Packing,
-    RowOrder, ScaleArray, ScaleUse, Storage,
+    Activation, AffineStorage, Float8Storage, FloatType, GgmlType, Grouping, IntStorage, Matrix, Nf4Absmax, Nf4Storage,
+    OutlierStorage, Packing, RowOrder, ScaleArray, ScaleUse, Storage,
 };
 use store::Bytes;
 
@@ -52,6 +52,26 @@ fn storages(rows: usize, cols: usize) -> Vec<Storage<Bytes>> {
             all.push(Storage::Int(int(rows, cols, packing, grouping, usize::from(packing == Packing::Nibble))));
         }
     }
+    for (packing, grouping) in [
+        (Packing::Nibble, Grouping::Group(128)),
+        (Packing::Nibble, Grouping::Group(32)),
+        (Packing::I8, Grouping::Row),
+        (Packing::Nibble, Grouping::Group(50)),
+    ] {
+        let codes = int(rows, cols, packing, grouping, 0);
+        let zeros = (0..grouping.count(rows, cols)).map(|i| (i % 16) as i16 - 8).collect();
+        all.push(Storage::Affine(AffineStorage { int: codes, zeros, groups: None }));
+    }
+    let ordered = int(rows, cols, Packing::Nibble, Grouping::Group(32), 0);
+    let per_row = cols.div_ceil(32) as u32;
+    let groups = Some((0..cols as u32).map(|c| c * 7 % per_row).collect());
+    all.push(Storage::Affine(AffineStorage { int: ordered, zeros: vec![3; rows * per_row as usize], groups }));
+    let codes = Bytes::from(noise(rows * cols, 21).into_iter().map(|b| b & 0xBF).collect::<Vec<u8>>());
+    all.push(Storage::Float8(Float8Storage {
+        codes,
+        block: (4, 128),
+        scales: scales(rows.div_ceil(4) * cols.div_ceil(128)),
+    }));
     let mut bnb = int(rows, cols, Packing::I8, Grouping::Row, 0);
     bnb.scales.usage = ScaleUse::Absmax127;
     all.push(Storage::Int(bnb));

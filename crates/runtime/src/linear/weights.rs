@@ -66,6 +66,8 @@ impl Weights<'_> {
                 let data: &[u8] = match m.storage() {
                     Storage::Float(_, data) | Storage::Ggml(_, data) => data,
                     Storage::Int(int) => &int.codes,
+                    Storage::Affine(affine) => &affine.int.codes,
+                    Storage::Float8(float) => &float.codes,
                     Storage::Nf4(n) => &n.codes,
                     Storage::Outlier(_) => return None,
                 };

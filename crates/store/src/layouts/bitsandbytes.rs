@@ -1,4 +1,6 @@
-//! bitsandbytes: NF4 with plain or double-quantized scales, and LLM.int8's codes.
+//! bitsandbytes: NF4 and FP4 with plain or double-quantized scales, and LLM.int8's codes.
+//!
+//! FP4 has the layout of NF4 and other levels, which the file carries.
 
 use super::{Site, json_shape, table};
 use crate::{Bytes, DType, Result};
@@ -10,42 +12,46 @@ use serde_json::{Map, Value};
 /// The tensor with the JSON that describes NF4 codes.
 pub(super) const NF4_STATE: &str = ".weight.quant_state.bitsandbytes__nf4";
 
-/// The same for FP4, which is refused.
+/// The same for FP4.
 pub(super) const FP4_STATE: &str = ".weight.quant_state.bitsandbytes__fp4";
 
 /// The longest state that is read.
 const MAX_STATE: usize = 1 << 16;
 
 /// Rows and columns, from the state.
-pub(super) fn nf4_shape(site: Site<'_>) -> Result<(usize, usize)> {
+pub(super) fn four_bit_shape(site: Site<'_>) -> Result<(usize, usize)> {
     shape_of(site, &state(site)?)
 }
 
 fn shape_of(site: Site<'_>, state: &Map<String, Value>) -> Result<(usize, usize)> {
-    json_shape(state.get("shape")).ok_or_else(|| site.bad(NF4_STATE, "shape is not two sizes"))
+    json_shape(state.get("shape")).ok_or_else(|| site.bad(state_of(site), "shape is not two sizes"))
+}
+
+/// The tensor that describes the codes.
+fn state_of(site: Site<'_>) -> &'static str {
+    if site.tensor(FP4_STATE).is_some() { FP4_STATE } else { NF4_STATE }
 }
 
 fn state(site: Site<'_>) -> Result<Map<String, Value>> {
-    if site.tensor(FP4_STATE).is_some() {
-        return Err(site.bad(FP4_STATE, "FP4 is not supported; NF4 is"));
-    }
-    let data = &site.typed(NF4_STATE, &[DType::U8])?.data;
+    let name = state_of(site);
+    let data = &site.typed(name, &[DType::U8])?.data;
     if data.len() > MAX_STATE {
-        return Err(site.bad(NF4_STATE, format!("{} bytes are too many", data.len())));
+        return Err(site.bad(name, format!("{} bytes are too many", data.len())));
     }
     let state: Map<String, Value> =
-        serde_json::from_slice(data).map_err(|e| site.bad(NF4_STATE, format!("is not a JSON object: {e}")))?;
+        serde_json::from_slice(data).map_err(|e| site.bad(name, format!("is not a JSON object: {e}")))?;
+    let kind = if name == FP4_STATE { "fp4" } else { "nf4" };
     match state.get("quant_type").and_then(Value::as_str) {
-        Some("nf4") => Ok(state),
-        other => Err(site.bad(NF4_STATE, format!("quant_type {other:?} is not nf4"))),
+        Some(found) if found == kind => Ok(state),
+        other => Err(site.bad(name, format!("quant_type {other:?} is not {kind}"))),
     }
 }
 
-pub(super) fn nf4(site: Site<'_>) -> Result<Matrix<Bytes>> {
-    let state = state(site)?;
+pub(super) fn four_bit(site: Site<'_>) -> Result<Matrix<Bytes>> {
+    let (name, state) = (state_of(site), state(site)?);
     let shape = shape_of(site, &state)?;
     let block = state.get("blocksize").and_then(Value::as_u64).filter(|b| (1..=1 << 20).contains(b));
-    let block = block.ok_or_else(|| site.bad(NF4_STATE, "blocksize is not a positive size"))? as usize;
+    let block = block.ok_or_else(|| site.bad(name, "blocksize is not a positive size"))? as usize;
     let levels: [f32; 16] = table(site, ".weight.quant_map")?;
     let absmax = match site.typed(".weight.absmax", &[DType::F32, DType::U8])? {
         plain if plain.dtype == DType::F32 => Nf4Absmax::Plain(ScaleArray {
@@ -56,14 +62,14 @@ pub(super) fn nf4(site: Site<'_>) -> Result<Matrix<Bytes>> {
         nested => {
             let number = |key: &str| state.get(key).and_then(Value::as_f64);
             if number("nested_blocksize") != Some(NESTED_BLOCK as f64) {
-                return Err(site.bad(NF4_STATE, format!("nested_blocksize must be {NESTED_BLOCK}")));
+                return Err(site.bad(name, format!("nested_blocksize must be {NESTED_BLOCK}")));
             }
             let offset = number("nested_offset").map(|o| o as f32).filter(|o| o.is_finite());
             Nf4Absmax::Nested {
                 codes: nested.data.clone(),
                 map: Box::new(table(site, ".weight.nested_quant_map")?),
                 nested: site.typed(".weight.nested_absmax", &[DType::F32])?.data.clone(),
-                offset: offset.ok_or_else(|| site.bad(NF4_STATE, "nested_offset is not a number"))?,
+                offset: offset.ok_or_else(|| site.bad(name, "nested_offset is not a number"))?,
             }
         }
     };

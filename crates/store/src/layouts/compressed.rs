@@ -1,15 +1,13 @@
-//! compressed-tensors: `int-quantized` and `pack-quantized`, symmetric.
+//! compressed-tensors: `int-quantized` and `pack-quantized`, symmetric or with zero points.
 
 use super::{Site, quantization};
 use crate::{Bytes, DType, Error, Model, Result, json::shown};
-use schemes::{Activation, Grouping, IntStorage, Matrix, Packing, ScaleUse, Storage};
+use schemes::{Activation, AffineStorage, Bits, Grouping, IntStorage, Matrix, Packing, ScaleUse, Storage};
 use serde_json::{Map, Value};
 use std::borrow::Cow;
 
 /// Tensors whose presence means something that isn't understood.
-const REFUSED: [(&str, &str); 4] = [
-    (".weight_zero_point", "zero points (asymmetric weights) are not supported"),
-    (".weight_g_idx", "activation ordering (g_idx) is not supported"),
+const REFUSED: [(&str, &str); 2] = [
     (".input_zero_point", "zero points of activations are not supported"),
     (".weight_global_scale", "two-level float scales are not supported"),
 ];
@@ -30,9 +28,12 @@ pub(super) fn check_config(model: &Model, config: &Map<String, Value>) -> Result
     let groups = config.get("config_groups").and_then(Value::as_object);
     let formats = groups.into_iter().flatten().filter_map(|(_, g)| g.get("format")).chain(config.get("format"));
     for format in formats.filter_map(Value::as_str) {
-        if !matches!(format, "int-quantized" | "pack-quantized" | "naive-quantized" | "mixed-precision" | "dense") {
+        if !matches!(
+            format,
+            "int-quantized" | "pack-quantized" | "float-quantized" | "naive-quantized" | "mixed-precision" | "dense"
+        ) {
             return refuse(format!(
-                "format '{}' is not supported; int-quantized and pack-quantized are",
+                "format '{}' is not supported; int-quantized, pack-quantized and float-quantized are",
                 shown(format)
             ));
         }
@@ -153,9 +154,6 @@ impl<'a> Group<'a> {
         if let Some(ty) = text("type").filter(|t| *t != "int") {
             return Err(self.unsupported(format!("weights of type '{}' are not supported; int is", shown(ty))));
         }
-        if weights.get("symmetric").and_then(Value::as_bool) == Some(false) {
-            return Err(self.unsupported("asymmetric weights are not supported"));
-        }
         match text("strategy") {
             None | Some("tensor" | "channel" | "group") => Ok(()),
             Some(s) => Err(self.unsupported(format!(
@@ -191,9 +189,67 @@ impl<'a> Group<'a> {
             _ => return Err(site.bad(".weight_scale", format!("shape {:?} is not understood", scale.shape))),
         };
         let scales = site.scales(".weight_scale", ScaleUse::Multiply)?;
-        let storage = IntStorage { packing, row_bytes, codes, grouping, scales };
+        let int = IntStorage { packing, row_bytes, codes, grouping, scales };
+        let zeros = self.zeros(packing, grouping, shape)?;
+        let groups = self.order(shape.1)?;
+        let storage = if zeros.is_none() && groups.is_none() {
+            Storage::Int(int)
+        } else {
+            let zeros = zeros.unwrap_or_else(|| vec![0; grouping.count(shape.0, shape.1)]);
+            Storage::Affine(AffineStorage { int, zeros, groups })
+        };
         let order = site.need(suffix)?.order;
-        site.matrix(suffix, shape, Storage::Int(storage), order)
+        site.matrix(suffix, shape, storage, order)
+    }
+
+    /// Zero points: I8 beside I8 codes, else packed along the rows like the codes along the columns.
+    fn zeros(&self, packing: Packing, grouping: Grouping, (rows, cols): (usize, usize)) -> Result<Option<Vec<i16>>> {
+        let suffix = ".weight_zero_point";
+        let Some(tensor) = self.site.tensor(suffix) else {
+            let asymmetric = self.weights().and_then(|w| w.get("symmetric")).and_then(Value::as_bool) == Some(false);
+            return if asymmetric { self.site.need(suffix).map(|_| None) } else { Ok(None) };
+        };
+        let count = grouping.count(rows, cols);
+        if tensor.dtype == DType::I8 {
+            if tensor.data.len() != count {
+                return Err(self.site.bad(suffix, format!("{} zero points for {count} scales", tensor.data.len())));
+            }
+            return Ok(Some(tensor.data.iter().map(|b| i16::from(*b as i8)).collect()));
+        }
+        let data = &self.site.typed(suffix, &[DType::I32])?.data;
+        let bits = if packing.bits() == Bits::Four { 4 } else { 8 };
+        let across = count / rows.max(1);
+        let per_word = 32 / bits;
+        if data.len() != 4 * rows.div_ceil(per_word) * across {
+            return Err(self.site.bad(suffix, format!("{:?} words for {rows} x {across} zero points", tensor.shape)));
+        }
+        let zero = |i: usize| {
+            let (row, group) = (i / across, i % across);
+            let at = 4 * (row / per_word * across + group);
+            let word = u32::from_le_bytes([data[at], data[at + 1], data[at + 2], data[at + 3]]);
+            let code = word >> (bits * (row % per_word)) & ((1 << bits) - 1);
+            code as i16 - (1 << (bits - 1))
+        };
+        Ok(Some((0..count).map(zero).collect()))
+    }
+
+    /// The group of each column, where a file has it (versions before 0.18, `actorder: group`).
+    fn order(&self, cols: usize) -> Result<Option<Vec<u32>>> {
+        let suffix = ".weight_g_idx";
+        if self.site.tensor(suffix).is_none() {
+            return Ok(None);
+        }
+        let data = &self.site.typed(suffix, &[DType::I32])?.data;
+        let groups: Vec<i32> = data.chunks_exact(4).map(|b| i32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
+        // All -1: it was never set.
+        if groups.iter().all(|g| *g == -1) {
+            return Ok(None);
+        }
+        let groups: Result<Vec<u32>, _> = groups.into_iter().map(u32::try_from).collect();
+        match groups {
+            Ok(groups) if groups.len() == cols => Ok(Some(groups)),
+            _ => Err(self.site.bad(suffix, format!("does not hold a group for each of {cols} columns"))),
+        }
     }
 
     /// The group size for `n` scales a row.

@@ -9,7 +9,7 @@ use schemes::{Activation, Grouping, Nf4Absmax, Scheme, Storage};
 const KEY: &str = "qconvert.tensor_schemes";
 
 /// Endings of the one tensor that every weight of a layout has.
-const ENDINGS: [&str; 3] = [".weight.codes", ".weight_packed", ".weight"];
+const ENDINGS: [&str; 4] = [".weight.codes", ".weight_packed", ".qweight", ".weight"];
 
 pub(crate) fn declared_schemes(model: &Model) -> IndexMap<String, String> {
     let text = model.metadata.get(KEY).map_or("{}", String::as_str);
@@ -58,6 +58,13 @@ fn implied(layer: &Linear) -> String {
                 return format!("{} with int8 activations by {kind}", Scheme::Int(bits, grouping));
             }
         },
+        Storage::Affine(a) => {
+            let ordered = if a.groups.is_some() { ", activation order" } else { "" };
+            return format!("{} with zero points{ordered}", Scheme::Int(a.int.packing.bits(), a.int.grouping));
+        }
+        Storage::Float8(_) => return "fp8-e4m3".into(),
+        // Sign and magnitude, as the levels of a float are; those of NF4 ascend.
+        Storage::Nf4(n) if (0..8).all(|i| n.levels[i + 8] == -n.levels[i]) => return "fp4".into(),
         Storage::Nf4(n) => Scheme::Nf4 { double_quant: matches!(n.absmax, Nf4Absmax::Nested { .. }) },
         Storage::Outlier(_) => Scheme::Int8Outlier,
     };

@@ -2,11 +2,14 @@
 //!
 //! The layout of a module is told by the tensors that are there: `P.weight.codes` is the packed
 //! layout, `P.weight_packed` or an I8 `P.weight` with `P.weight_scale` compressed-tensors,
-//! a quantization state or `P.SCB` bitsandbytes, and a lone `P.weight` floats or ggml blocks.
+//! a quantization state or `P.SCB` bitsandbytes, `P.qweight` GPTQ or AWQ, an F8_E4M3 `P.weight`
+//! 8-bit floats, and any other lone `P.weight` floats or ggml blocks.
 
 mod bitsandbytes;
 mod compressed;
 mod declared;
+mod float8;
+mod gptq;
 mod packed;
 
 pub(crate) use declared::declared_schemes;
@@ -25,8 +28,10 @@ enum Layout {
     Packed,
     CompressedPacked,
     CompressedInt,
-    BnbNf4,
+    Bnb4,
     BnbInt8,
+    Gptq,
+    Float8,
 }
 
 /// One module of a model.
@@ -103,11 +108,16 @@ impl<'a> Site<'a> {
         if self.tensor(".weight_packed").is_some() {
             return Some(Layout::CompressedPacked);
         }
+        if self.tensor(".qweight").is_some() {
+            return Some(Layout::Gptq);
+        }
         let weight = self.tensor(".weight")?;
         Some(if self.tensor(bitsandbytes::NF4_STATE).is_some() || self.tensor(bitsandbytes::FP4_STATE).is_some() {
-            Layout::BnbNf4
+            Layout::Bnb4
         } else if self.tensor(".SCB").is_some() {
             Layout::BnbInt8
+        } else if weight.dtype == DType::F8E4M3 {
+            Layout::Float8
         } else if weight.dtype == DType::I8 || self.tensor(".weight_scale").is_some() {
             Layout::CompressedInt
         } else {
@@ -118,10 +128,11 @@ impl<'a> Site<'a> {
     /// Rows and columns of the weights.
     fn shape(self, layout: Layout) -> Result<(usize, usize)> {
         match layout {
-            Layout::Plain | Layout::CompressedInt | Layout::BnbInt8 => self.sides(".weight"),
+            Layout::Plain | Layout::CompressedInt | Layout::BnbInt8 | Layout::Float8 => self.sides(".weight"),
+            Layout::Gptq => gptq::shape(self),
             Layout::Packed => packed::shape(self),
             Layout::CompressedPacked => compressed::packed_shape(self),
-            Layout::BnbNf4 => bitsandbytes::nf4_shape(self),
+            Layout::Bnb4 => bitsandbytes::four_bit_shape(self),
         }
     }
 }
@@ -141,15 +152,17 @@ pub(crate) fn shape(model: &Model, module: &str) -> Result<Option<(usize, usize)
 pub(crate) fn linear(model: &Model, module: &str) -> Result<Linear> {
     let site = Site { model, module };
     let Some(layout) = site.layout() else {
-        return Err(missing(site));
+        return Err(site.bad(".weight", "is missing"));
     };
     let (matrix, activation) = match layout {
         Layout::Plain => (plain(site)?, Activation::Float),
         Layout::Packed => packed::linear(site)?,
         Layout::CompressedPacked => compressed::pack_quantized(site)?,
         Layout::CompressedInt => compressed::int_quantized(site)?,
-        Layout::BnbNf4 => (bitsandbytes::nf4(site)?, Activation::Float),
+        Layout::Bnb4 => (bitsandbytes::four_bit(site)?, Activation::Float),
         Layout::BnbInt8 => (bitsandbytes::int8(site)?, Activation::Float),
+        Layout::Gptq => (gptq::matrix(site)?, Activation::Float),
+        Layout::Float8 => (float8::matrix(site)?, Activation::Float),
     };
     let bias = site.tensor(".bias").map(dense).transpose()?;
     if let Some(bias) = &bias
@@ -158,13 +171,6 @@ pub(crate) fn linear(model: &Model, module: &str) -> Result<Linear> {
         return Err(site.bad(".bias", format!("{} values for {} rows", bias.len(), matrix.rows())));
     }
     Ok(Linear { matrix, bias, activation })
-}
-
-fn missing(site: Site<'_>) -> Error {
-    if site.tensor(".qweight").is_some() {
-        return site.bad(".qweight", "the GPTQ and AWQ layouts are not supported");
-    }
-    site.bad(".weight", "is missing")
 }
 
 /// Floats and ggml blocks.
@@ -239,12 +245,16 @@ pub(crate) fn check_method(model: &Model) -> Result<()> {
     let method = config.get("quant_method").and_then(Value::as_str);
     match method {
         Some("compressed-tensors") => compressed::check_config(model, config),
-        Some("bitsandbytes" | "qconvert") => Ok(()),
+        Some("bitsandbytes" | "qconvert" | "fp8") => Ok(()),
+        Some("gptq" | "awq") => gptq::check_config(model, config),
         None if flag("load_in_8bit") || flag("load_in_4bit") => Ok(()),
         None => Err(Error::unsupported(&model.path, "quantization_config names no quant_method")),
         Some(other) => Err(Error::unsupported(
             &model.path,
-            format!("quantization method '{}' is not supported; compressed-tensors and bitsandbytes are", shown(other)),
+            format!(
+                "quantization method '{}' is not supported; compressed-tensors, bitsandbytes, gptq, awq and fp8 are",
+                shown(other)
+            ),
         )),
     }
 }

@@ -43,8 +43,8 @@ fn floats_and_biases() {
         (vec![w, part(&named(".bias"), DType::I8, &[2], [0, 0])], "type I8 where floats"),
         (vec![f32s(&named(".weight"), &[6], &[0.0; 6])], "shape [6] is not that of a matrix"),
         (vec![part(&named(".weight"), DType::U8, &[2, 2], [0; 4])], "weights of type U8"),
-        (vec![part(&named(".weight"), DType::F8E4M3, &[2, 2], [0; 4])], "weights of type F8_E4M3"),
-        (vec![part(&named(".qweight"), DType::I32, &[1], [0; 4])], "GPTQ and AWQ"),
+        (vec![part(&named(".weight"), DType::F8E5M2, &[2, 2], [0; 4])], "weights of type F8_E5M2"),
+        (vec![part(&named(".qweight"), DType::I32, &[1], [0; 4])], "GPTQ or AWQ can't be told apart"),
     ] {
         let error = linear(&config(), &parts, &[]).expect_err("refused");
         assert!(error.contains(want), "{error} has no '{want}'");
@@ -76,9 +76,9 @@ fn compressed_int_quantized() {
         (vec![w.clone()], Value::Null, "weight_scale: is missing"),
         (vec![w.clone(), f16s(&named(".weight_scale"), &[3, 1], &[1.0; 3])], Value::Null, "scales: 6 bytes where 4"),
         (
-            vec![w.clone(), row.clone(), part(&named(".weight_zero_point"), DType::I8, &[2, 1], [0, 0])],
+            vec![w.clone(), row.clone(), part(&named(".weight_zero_point"), DType::I8, &[3, 1], [0, 0, 0])],
             Value::Null,
-            "zero points",
+            "3 zero points for 2 scales",
         ),
         (vec![w.clone(), row.clone()], json!({"num_bits": 8, "strategy": "group"}), "activation strategy"),
         (vec![w, row], json!({"num_bits": 8, "type": "float", "strategy": "token"}), "other than symmetric int8"),
@@ -127,7 +127,7 @@ fn compressed_pack_quantized() {
         (weights(4), parts(1, words.clone(), huge), "does not hold two sizes"),
         (weights(4), parts(1, words.clone(), vec![255; 16]), "does not hold two sizes"),
         (json!({"type": "float"}), parts(1, words.clone(), shape.clone()), "type 'float'"),
-        (json!({"symmetric": false}), parts(1, words.clone(), shape.clone()), "asymmetric"),
+        (json!({"symmetric": false}), parts(1, words.clone(), shape.clone()), "weight_zero_point: is missing"),
         (json!({"strategy": "block"}), parts(1, words, shape), "strategy 'block'"),
     ] {
         let error = run(weights, &parts).expect_err("refused");
@@ -158,10 +158,15 @@ fn compressed_groups_are_chosen_by_target() {
 fn methods_are_refused_by_name() {
     let run = |q: Value| linear(&config_with(json!({"quantization_config": q})), &[], &[]).expect_err("refused");
     for (q, want) in [
-        (json!({"quant_method": "gptq"}), "'gptq' is not supported"),
-        (json!({"quant_method": "fp8"}), "'fp8' is not supported"),
+        (json!({"quant_method": "gptq", "bits": 3}), "GPTQ with 3 bits"),
+        (json!({"quant_method": "gptq", "checkpoint_format": "marlin"}), "format 'marlin'"),
+        (json!({"quant_method": "awq", "version": "gemv"}), "version 'gemv'"),
+        (json!({"quant_method": "hqq"}), "'hqq' is not supported"),
         (json!({}), "names no quant_method"),
-        (json!({"quant_method": "compressed-tensors", "format": "float-quantized"}), "format 'float-quantized'"),
+        (
+            json!({"quant_method": "compressed-tensors", "format": "nvfp4-pack-quantized"}),
+            "format 'nvfp4-pack-quantized'",
+        ),
         (json!({"quant_method": "compressed-tensors", "sparsity_config": {"format": "sparse-24"}}), "sparse-24"),
         (json!({"quant_method": "compressed-tensors", "transform_config": {"a": 1}}), "transform_config"),
     ] {
@@ -227,7 +232,7 @@ fn bitsandbytes_nf4() {
                 part(&named(".weight"), DType::U8, &[1, 1], [0]),
                 part(&named(".weight.quant_state.bitsandbytes__fp4"), DType::U8, &[1], [0]),
             ],
-            "FP4 is not supported",
+            "is not a JSON object",
         ),
     ] {
         let error = linear(&bnb(), &parts, &[]).expect_err("refused");

@@ -1,0 +1,213 @@
+//! The product with integer codes: sums of products in 32-bit integers, which are exact, then
+//! one factor for each segment of columns.
+//!
+//! Activations are 16-bit codes ([`Quantized`]), so a product of pairs of columns is one
+//! instruction, at twice the rate of f32. Each output is a sum over segments, in order, in
+//! f32; with exact sums inside segments, one token alone and one among many are equal bit for
+//! bit, though they are computed in different ways.
+
+use super::{
+    codes::{BLOCK, Codes},
+    product::{Prior, Scratch, Task, aligned, fetch},
+    quantized::Quantized,
+};
+use crate::simd::Simd;
+
+/// Columns that are decoded at a time, for their transposition in the first-level cache.
+const CHUNK: usize = 256;
+
+/// The widest vector, in lanes.
+const WIDEST: usize = 16;
+
+/// One term of a task.
+pub struct Integer<'a> {
+    /// What to compute.
+    pub task: Task<'a>,
+    /// The weights.
+    pub codes: Codes<'a>,
+    /// The activations.
+    pub x: &'a Quantized,
+    /// What the sums are added to.
+    pub prior: Prior,
+}
+
+impl Integer<'_> {
+    /// Computes.
+    #[inline(always)]
+    pub fn run<S: Simd>(&self, s: S, scratch: &mut Scratch) {
+        if self.x.interleaved() { self.by_panel(s, scratch) } else { self.by_row(s, scratch) }
+    }
+
+    /// Few tokens: lanes along columns, a row at a time.
+    #[inline(always)]
+    fn by_row<S: Simd>(&self, s: S, scratch: &mut Scratch) {
+        let (task, segments) = (&self.task, self.codes.segments());
+        let row = aligned(&mut scratch.codes, self.x.padded);
+        let floats = aligned(&mut scratch.floats, (task.tokens + 1) * segments * S::LANES);
+        let (scales, sums) = floats.split_at_mut(segments * S::LANES);
+        for first in (task.start..task.end).step_by(S::LANES) {
+            let rows = S::LANES.min(task.end - first);
+            for i in 0..rows {
+                self.decode_row(s, first + i, row);
+                for segment in 0..segments {
+                    scales[segment * S::LANES + i] = self.codes.scale(first + i, segment);
+                }
+                for (t, sums) in sums.chunks_exact_mut(segments * S::LANES).enumerate() {
+                    self.sum_segments(s, row, self.x.group(t).0, |segment, sum| sums[segment * S::LANES + i] = sum);
+                }
+            }
+            for (t, sums) in sums.chunks_exact(segments * S::LANES).enumerate() {
+                let factors = self.x.group(t).1;
+                let mut out = s.splat(0.0);
+                for (segment, (sum, scale)) in s.chunks(sums).iter().zip(s.chunks(scales)).enumerate() {
+                    let factor = s.splat(factors[segment * self.codes.segment() / BLOCK]);
+                    out = s.fma(s.mul(s.load(sum), s.load(scale)), factor, out);
+                }
+                let mut values = [0f32; WIDEST];
+                s.store(out, &mut s.chunks_mut(&mut values)[0]);
+                task.write(t, first, &values[..rows], self.prior);
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn decode_row<S: Simd>(&self, s: S, row: usize, out: &mut [i16]) {
+        let (data, at, len) = self.codes.bytes(row);
+        fetch(s, data, at, len);
+        let cols = self.codes.cols();
+        self.codes.decode(row, 0, &mut out[..cols]);
+        out[cols..].fill(0);
+    }
+
+    /// Sums of products of each segment, as floats.
+    #[inline(always)]
+    fn sum_segments<S: Simd>(&self, s: S, row: &[i16], x: &[i16], mut each: impl FnMut(usize, f32)) {
+        let vectors = self.codes.segment() / (2 * S::LANES);
+        let (row, x) = (s.pairs(row), s.pairs(x));
+        let mut parts = row.chunks(vectors).zip(x.chunks(vectors));
+        for first in (0..self.codes.segments()).step_by(4) {
+            let mut sums = [s.zero_pairs(); 4];
+            let mut count = 0;
+            for sum in &mut sums {
+                let Some((w, x)) = parts.next() else { break };
+                for (w, x) in w.iter().zip(x) {
+                    *sum = s.dot_pairs(s.load_pairs(w), s.load_pairs(x), *sum);
+                }
+                count += 1;
+            }
+            let sums = s.sum4_pairs(sums);
+            for (i, sum) in sums[..count].iter().enumerate() {
+                each(first + i, *sum as f32);
+            }
+        }
+    }
+
+    /// Many tokens: lanes along rows, against panels of transposed codes.
+    #[inline(always)]
+    fn by_panel<S: Simd>(&self, s: S, scratch: &mut Scratch) {
+        let (task, wide) = (&self.task, 2 * S::LANES);
+        let panels = (task.end - task.start).div_ceil(wide);
+        let (panel, factors) = (self.x.padded * wide, self.codes.segments() * wide);
+        let codes = aligned(&mut scratch.codes, panels * panel + S::LANES * CHUNK);
+        let (codes, stage) = codes.split_at_mut(panels * panel);
+        let scales = aligned(&mut scratch.floats, panels * factors);
+        for (i, (codes, scales)) in codes.chunks_exact_mut(panel).zip(scales.chunks_exact_mut(factors)).enumerate() {
+            self.transpose(s, task.start + i * wide, codes, scales, stage);
+        }
+        let mut token = 0;
+        while token < task.tokens {
+            let count = self.x.group_len(token);
+            for (i, (codes, scales)) in codes.chunks_exact(panel).zip(scales.chunks_exact(factors)).enumerate() {
+                let row = task.start + i * wide;
+                match count {
+                    4 => self.tile::<S, 4>(s, row, token, codes, scales),
+                    8 if S::PAIR_TOKENS > 4 => self.tile::<S, 8>(s, row, token, codes, scales),
+                    12 if S::PAIR_TOKENS > 4 => self.tile::<S, 12>(s, row, token, codes, scales),
+                    _ => unreachable!("groups of 4, 8 or 12 tokens"),
+                }
+            }
+            token += count;
+        }
+    }
+
+    /// Rows `first..` as a panel: of each pair of columns, the codes of all rows; zeros where rows
+    /// or columns end. `scales` likewise, of each segment.
+    #[inline(always)]
+    fn transpose<S: Simd>(&self, s: S, first: usize, panel: &mut [i16], scales: &mut [f32], stage: &mut [i16]) {
+        let (cols, wide) = (self.codes.cols(), 2 * S::LANES);
+        for (i, row) in (first..first + wide).enumerate() {
+            for (segment, scales) in scales.chunks_exact_mut(wide).enumerate() {
+                scales[i] = if row < self.task.end { self.codes.scale(row, segment) } else { 0.0 };
+            }
+        }
+        for half in 0..2 {
+            for start in (0..cols).step_by(CHUNK) {
+                let len = CHUNK.min(cols - start);
+                for (i, out) in stage.chunks_exact_mut(CHUNK).enumerate() {
+                    let row = first + half * S::LANES + i;
+                    let len = if row < self.task.end { len } else { 0 };
+                    self.codes.decode(row.min(self.task.end - 1), start, &mut out[..len]);
+                    out[len..].fill(0);
+                }
+                let columns = len.div_ceil(wide);
+                let rows = s.pairs(stage);
+                for c in 0..columns {
+                    let mut square = [s.zero_pairs(); WIDEST];
+                    for i in 0..S::LANES {
+                        square[i] = s.load_pairs(&rows[i * (CHUNK / wide) + c]);
+                    }
+                    s.transpose_pairs(&mut square);
+                    let out = &mut panel[(start + c * wide) * wide..][..wide * wide];
+                    for (row, out) in square.into_iter().zip(s.pairs_mut(out).chunks_exact_mut(2)) {
+                        s.store_pairs(row, &mut out[half]);
+                    }
+                }
+            }
+        }
+    }
+
+    /// The rows of one panel with `T` tokens.
+    #[inline(always)]
+    fn tile<S: Simd, const T: usize>(&self, s: S, row: usize, token: usize, panel: &[i16], scales: &[f32]) {
+        let (x, factors) = self.x.group(token);
+        let (segment, wide) = (self.codes.segment(), 2 * S::LANES);
+        // In memory; the registers are the integers'.
+        let mut out = [[s.splat(0.0); 2]; T];
+        let columns = x.as_chunks::<2>().0.as_chunks::<T>().0;
+        let parts = s.pairs(panel).as_chunks::<2>().0.chunks(segment / 2).zip(columns.chunks(segment / 2));
+        for (i, ((codes, x), scale)) in parts.zip(scales.chunks_exact(wide)).enumerate() {
+            let sums = products::<S, T>(s, codes, x);
+            let scale = s.chunks(scale);
+            let (low, high) = (s.load(&scale[0]), s.load(&scale[1]));
+            let factors = &factors[i * segment / BLOCK * T..][..T];
+            for t in 0..T {
+                let factor = s.splat(factors[t]);
+                out[t][0] = s.fma(s.mul(s.float_pairs(sums[t][0]), low), factor, out[t][0]);
+                out[t][1] = s.fma(s.mul(s.float_pairs(sums[t][1]), high), factor, out[t][1]);
+            }
+        }
+        let rows = wide.min(self.task.end - row);
+        for (t, out) in out.iter().enumerate().take(self.task.tokens - token) {
+            let mut values = [0f32; 2 * WIDEST];
+            let chunks = s.chunks_mut(&mut values);
+            s.store(out[0], &mut chunks[0]);
+            s.store(out[1], &mut chunks[1]);
+            self.task.write(token + t, row, &values[..rows], self.prior);
+        }
+    }
+}
+
+/// Sums over pairs of columns, of two vectors of rows with `T` tokens.
+#[inline(always)]
+fn products<S: Simd, const T: usize>(s: S, codes: &[[S::Pairs; 2]], x: &[[[i16; 2]; T]]) -> [[S::I; 2]; T] {
+    let mut sums = [[s.zero_pairs(); 2]; T];
+    for (codes, x) in codes.iter().zip(x) {
+        let (low, high) = (s.load_pairs(&codes[0]), s.load_pairs(&codes[1]));
+        for t in 0..T {
+            let x = s.splat_pair(x[t]);
+            sums[t][0] = s.dot_pairs(low, x, sums[t][0]);
+            sums[t][1] = s.dot_pairs(high, x, sums[t][1]);
+        }
+    }
+    sums
+}

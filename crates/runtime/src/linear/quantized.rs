@@ -1,0 +1,189 @@
+//! Activations as integer codes.
+
+use super::{
+    codes::BLOCK,
+    panel::{absmax, scales},
+};
+use rayon::prelude::*;
+use schemes::Activation;
+
+/// Fewer tokens than this are not interleaved.
+const FEW: usize = 4;
+
+/// Columns are padded with zeros to a multiple of this: the pairs of the widest vector.
+const PAD: usize = 32;
+
+/// The largest magnitude of codes for activations that are not to be quantized.
+const MAX_CODE: f32 = 32767.0;
+
+/// Rows of activations as 16-bit codes, in the order in which a kernel reads them: of each group
+/// of tokens that it takes at a time, the first pair of columns of each token, then the second
+/// of each, and so on.
+///
+/// Activations that a scheme quantizes have the codes and the scale that it asks for. Others
+/// have one scale for each [`BLOCK`] columns of a token, the block's largest magnitude over
+/// 32767: a finer rounding than to f16, whose codes have 11 bits.
+#[derive(Debug)]
+pub struct Quantized {
+    codes: Vec<i16>,
+    /// Of each group of tokens, of each block, of each token.
+    scales: Vec<f32>,
+    tokens: usize,
+    /// Most tokens of a group; 1 where nothing is interleaved.
+    most: usize,
+    blocks: usize,
+    /// Columns with their padding.
+    pub padded: usize,
+}
+
+impl Quantized {
+    /// Quantizes `rows`, each of `cols` values. Groups have up to `most` tokens.
+    pub fn new(rows: &[f32], cols: usize, per_sequence: usize, activation: Activation, most: usize) -> Self {
+        let (tokens, padded) = (rows.len() / cols, cols.next_multiple_of(PAD));
+        let most = if tokens < FEW { 1 } else { most };
+        let blocks = cols.div_ceil(BLOCK);
+        let room = if most == 1 { tokens } else { tokens.next_multiple_of(FEW) };
+        let (mut codes, mut factors) = (vec![0i16; room * padded], vec![0f32; room * blocks]);
+        let given = (activation != Activation::Float).then(|| scales(rows, cols, per_sequence, activation));
+        let groups = codes.par_chunks_mut(most * padded).zip(factors.par_chunks_mut(most * blocks));
+        let rows = rows.par_chunks(most * cols).enumerate();
+        groups.zip(rows).with_min_len(2).for_each(|((codes, factors), (group, rows))| {
+            let count = codes.len() / padded;
+            let mut row_codes = vec![0i16; padded];
+            for (t, row) in rows.chunks_exact(cols).enumerate() {
+                for (block, (x, out)) in row.chunks(BLOCK).zip(row_codes.chunks_mut(BLOCK)).enumerate() {
+                    let scale = match &given {
+                        Some(scales) => quantize_8(x, scales[group * most + t], out),
+                        None => quantize_16(x, out),
+                    };
+                    factors[block * count + t] = scale;
+                }
+                for (pair, out) in
+                    row_codes.as_chunks::<2>().0.iter().zip(codes.as_chunks_mut::<2>().0[t..].iter_mut().step_by(count))
+                {
+                    *out = *pair;
+                }
+            }
+        });
+        Quantized { codes, scales: factors, tokens, most, blocks, padded }
+    }
+
+    /// Whether groups of tokens are interleaved.
+    pub fn interleaved(&self) -> bool {
+        self.most > 1
+    }
+
+    /// Tokens of the group that starts with `token`, counting those of zeros that fill the last.
+    pub fn group_len(&self, token: usize) -> usize {
+        if self.most == 1 { 1 } else { self.most.min((self.tokens - token).next_multiple_of(FEW)) }
+    }
+
+    /// Codes and scales of the group that starts with `token`.
+    #[inline(always)]
+    pub fn group(&self, token: usize) -> (&[i16], &[f32]) {
+        let count = self.group_len(token);
+        let codes = &self.codes[token * self.padded..][..count * self.padded];
+        (codes, &self.scales[token * self.blocks..][..count * self.blocks])
+    }
+}
+
+/// `round(x / scale)` of 8 bits, ties to even; gives the scale.
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512bw+avx512vl", "x86_64+avx2+fma"))]
+fn quantize_8(x: &[f32], scale: f32, out: &mut [i16]) -> f32 {
+    if scale == 0.0 {
+        out.fill(0);
+        return 0.0;
+    }
+    for (x, o) in x.iter().zip(out) {
+        *o = round((*x / scale).clamp(-127.0, 127.0));
+    }
+    scale
+}
+
+/// Codes of 16 bits under the block's own scale, which it gives: NaN or infinite where a value
+/// is, and so then are all outputs.
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512bw+avx512vl", "x86_64+avx2+fma"))]
+fn quantize_16(x: &[f32], out: &mut [i16]) -> f32 {
+    let top = absmax(x);
+    let inverse = MAX_CODE / top;
+    // So small that its inverse overflows: zeros.
+    if inverse == f32::INFINITY {
+        out.fill(0);
+        return 0.0;
+    }
+    for (x, o) in x.iter().zip(out) {
+        *o = round(*x * inverse);
+    }
+    top / MAX_CODE
+}
+
+/// The nearest integer, ties to even, for |x| < 2^15: adding 1.5 * 2^23 leaves it in the low bits.
+#[inline(always)]
+fn round(x: f32) -> i16 {
+    (x + 12_582_912.0).to_bits() as i16
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// The values that the codes stand for, token by token.
+    fn values(q: &Quantized, cols: usize) -> Vec<f32> {
+        let mut all = Vec::new();
+        let mut token = 0;
+        while token < q.tokens {
+            let count = q.group_len(token);
+            let (codes, scales) = q.group(token);
+            for t in 0..count.min(q.tokens - token) {
+                let pairs = codes.as_chunks::<2>().0.iter().skip(t).step_by(count).flatten();
+                let value = |(c, code): (usize, &i16)| f32::from(*code) * scales[c / BLOCK * count + t];
+                all.extend(pairs.take(cols).enumerate().map(value));
+            }
+            token += count;
+        }
+        all
+    }
+
+    proptest! {
+        #[test]
+        fn sixteen_bits_are_near(tokens in 1usize..30, cols in 1usize..300, most in prop_oneof![Just(4usize), Just(12)], seed in any::<u32>()) {
+            let x: Vec<f32> = (0..tokens * cols).map(|i| ((i as u32 ^ seed).wrapping_mul(2_654_435_761) >> 8) as f32 / 1e6 - 8.0).collect();
+            let q = Quantized::new(&x, cols, 1, Activation::Float, most);
+            for (row, found) in x.chunks(cols).zip(values(&q, cols).chunks(cols)) {
+                for (x, found) in row.chunks(BLOCK).zip(found.chunks(BLOCK)) {
+                    let step = x.iter().fold(0f32, |m, v| m.max(v.abs())) / MAX_CODE;
+                    x.iter().zip(found).for_each(|(x, f)| assert!((x - f).abs() <= 0.51 * step, "{x} {f}"));
+                }
+            }
+        }
+
+        #[test]
+        fn eight_bits_are_as_said(x in prop::collection::vec(-5f32..5.0, 42..=42), which in 0usize..3) {
+            let activation = [Activation::Int8Token, Activation::Int8Tensor, Activation::Int8Static(0.02)][which];
+            // Six tokens of seven columns, in sequences of three tokens.
+            let found = values(&Quantized::new(&x, 7, 3, activation, 4), 7);
+            for (t, row) in x.chunks(7).enumerate() {
+                let over = if activation == Activation::Int8Token { row } else { &x[t / 3 * 21..][..21] };
+                let scale = match activation {
+                    Activation::Int8Static(s) => s,
+                    _ => over.iter().fold(0f32, |m, v| m.max(v.abs())) / 127.0,
+                };
+                let want: Vec<f32> = row.iter().map(|x| (x / scale).round_ties_even().clamp(-127.0, 127.0) * scale).collect();
+                prop_assert_eq!(&found[t * 7..][..7], &want[..]);
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_not_finite_stays_so() {
+        for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+            let mut x = vec![1f32; 300];
+            x[200] = bad;
+            let q = Quantized::new(&x, 300, 1, Activation::Float, 4);
+            assert!(!q.group(0).1[1].is_finite() && q.group(0).1[0].is_finite());
+        }
+        let tiny = Quantized::new(&[1e-38, -1e-40], 2, 1, Activation::Float, 4);
+        assert_eq!(values(&tiny, 2), [0.0, 0.0]);
+    }
+}
