@@ -91,6 +91,8 @@ impl Weight {
             Values::Matrix(m) => match m.storage() {
                 Storage::Float(_, b) | Storage::Ggml(_, b) => b.release(),
                 Storage::Int(i) => i.codes.release(),
+                Storage::Affine(a) => a.int.codes.release(),
+                Storage::Float8(f) => f.codes.release(),
                 Storage::Nf4(n) => n.codes.release(),
                 Storage::Outlier(o) => o.inner.codes.release(),
             },
