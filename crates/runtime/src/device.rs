@@ -1,5 +1,6 @@
 //! Where the device is chosen: nowhere else.
 
+use crate::linear::rounding::Math;
 use crate::{Error, Result};
 use candle_core::Device;
 
@@ -19,20 +20,10 @@ pub fn device(name: &str) -> Result<Device> {
     }
 }
 
-/// How exact the arithmetic is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[non_exhaustive]
-pub enum Math {
-    /// f32 products and sums of the decoded weights and, unless the scheme says otherwise,
-    /// of unrounded activations.
-    #[default]
-    Exact,
-}
-
 /// How to run a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Options {
-    /// How exact the arithmetic is.
+    /// Whose rounding of activations is reproduced.
     pub math: Math,
 }
 

@@ -15,7 +15,8 @@ mod simd;
 mod transformer;
 
 pub use cache::KvCache;
-pub use device::{Math, Options, cpu, device};
+pub use device::{Options, cpu, device};
 pub use error::{Error, Result};
+pub use linear::rounding::Math;
 pub use sample::{Sampler, generate};
 pub use transformer::{Observer, Transformer};

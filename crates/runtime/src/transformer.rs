@@ -2,7 +2,7 @@
 
 use crate::linear::{PackedLinear, Project};
 use crate::ops::{attention, norm::RmsNorm, rope, swiglu::SwiGlu};
-use crate::{Error, KvCache, Options, Result};
+use crate::{Error, KvCache, Math, Options, Result};
 use candle_core::{DType, Device, Tensor};
 use rayon::prelude::*;
 use std::sync::Arc;
@@ -48,6 +48,7 @@ struct Block {
 struct Loader<'a> {
     model: &'a store::Model,
     config: &'a Config,
+    math: Math,
     bytes: usize,
 }
 
@@ -62,7 +63,7 @@ impl Loader<'_> {
             let name = format!("{module}.bias");
             return Err(Error::Shape { name, found: vec![bias.len()], expected: vec![rows] });
         }
-        let layer = PackedLinear::new(module, Arc::new(linear));
+        let layer = PackedLinear::new(module, Arc::new(linear), self.math);
         self.bytes += layer.bytes();
         Ok(layer)
     }
@@ -143,15 +144,14 @@ impl Transformer {
     /// # Errors
     /// As [`Transformer::load`].
     pub fn load_with(model: &store::Model, device: &Device, options: &Options) -> Result<Self> {
-        let crate::Math::Exact = options.math;
         let config = model.config()?;
-        let mut loader = Loader { model, config: &config, bytes: 0 };
+        let mut loader = Loader { model, config: &config, math: options.math, bytes: 0 };
         let (vocab, hidden) = (config.vocab_size, config.hidden_size);
         let embedding = loader.linear("model.embed_tokens", vocab, hidden)?;
         let blocks = (0..config.layers).map(|i| loader.block(i)).collect::<Result<Vec<_>>>()?;
         let norm = loader.norm("model.norm", hidden)?;
         let head = if config.tie_word_embeddings {
-            PackedLinear::new("lm_head", Arc::clone(embedding.linear()))
+            PackedLinear::new("lm_head", Arc::clone(embedding.linear()), options.math)
         } else {
             loader.linear("lm_head", vocab, hidden)?
         };

@@ -6,6 +6,7 @@ mod integer;
 pub mod panel;
 pub mod product;
 pub mod quantized;
+pub mod rounding;
 pub mod weights;
 
 use crate::ops::{self, values, values_mut};
@@ -13,6 +14,7 @@ use crate::simd::Isa;
 use candle_core::{CpuStorage, InplaceOp2, Layout, Result, bail};
 use panel::{Prepared, Recipe};
 use product::Job;
+use rounding::{Math, Rounding};
 use std::sync::Arc;
 use store::Linear;
 use weights::parts;
@@ -23,12 +25,14 @@ pub struct PackedLinear {
     /// Its module, such as `model.layers.0.mlp.down_proj`.
     pub name: String,
     linear: Arc<Linear>,
+    rounding: Option<Rounding>,
 }
 
 impl PackedLinear {
-    /// Of a stored layer.
-    pub fn new(name: impl Into<String>, linear: Arc<Linear>) -> Self {
-        PackedLinear { name: name.into(), linear }
+    /// Of a stored layer, with an engine's rounding of its input.
+    pub fn new(name: impl Into<String>, linear: Arc<Linear>, math: Math) -> Self {
+        let rounding = math.rounding(&linear);
+        PackedLinear { name: name.into(), linear, rounding }
     }
 
     /// The layer as stored.
@@ -80,7 +84,7 @@ impl Project<'_> {
             .iter()
             .map(|layer| {
                 let parts = parts(&layer.linear.matrix).into_iter().map(|(part, columns)| {
-                    let recipe = Recipe { columns, activation: layer.linear.activation };
+                    let recipe = Recipe { columns, activation: layer.linear.activation, rounding: layer.rounding };
                     (part, prepared.place(part, recipe))
                 });
                 (layer, parts.collect::<Vec<_>>())

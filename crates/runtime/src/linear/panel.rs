@@ -3,6 +3,7 @@
 use super::{
     product::Term,
     quantized::Quantized,
+    rounding::Rounding,
     weights::{Columns, Part},
 };
 use crate::simd::Tile;
@@ -64,6 +65,8 @@ pub struct Recipe<'a> {
     pub columns: Columns<'a>,
     /// The quantization.
     pub activation: Activation,
+    /// An engine's rounding, which then stands for the quantization.
+    pub rounding: Option<Rounding>,
 }
 
 /// Rows of activations, and what kernels have asked of them so far: layers share what they
@@ -89,19 +92,29 @@ impl<'a> Prepared<'a> {
 
     /// Prepares the columns for `part`, unless that is done; gives their place.
     pub fn place(&mut self, part: Part<'_>, recipe: Recipe<'a>) -> usize {
+        let Prepared { rows, cols, per_sequence, tile, .. } = *self;
+        let activation = if recipe.rounding.is_some() { Activation::Float } else { recipe.activation };
+        let values = || match recipe.rounding {
+            Some(rounding) => {
+                let rounded = rounding.round(rows, cols, per_sequence);
+                let (values, used) = select(&rounded, cols, recipe.columns);
+                (Cow::Owned(values.into_owned()), used)
+            }
+            None => select(rows, cols, recipe.columns),
+        };
         match part {
             Part::Float(_) => find(&mut self.floats, recipe, || {
-                let (mut values, used) = select(self.rows, self.cols, recipe.columns);
-                if recipe.activation != Activation::Float && !matches!(recipe.columns, Columns::Only(_)) {
-                    let scales = scales(&values, used, self.per_sequence, recipe.activation);
+                let (mut values, used) = values();
+                if activation != Activation::Float && !matches!(recipe.columns, Columns::Only(_)) {
+                    let scales = scales(&values, used, per_sequence, activation);
                     let rows = values.to_mut().par_chunks_mut(used).zip(&scales).with_min_len(16);
                     rows.for_each(|(row, &scale)| fake_quantize(row, scale));
                 }
-                Packed::new(&values, used, self.tile)
+                Packed::new(&values, used, tile)
             }),
             Part::Integer(_) => find(&mut self.codes, recipe, || {
-                let (values, used) = select(self.rows, self.cols, recipe.columns);
-                Quantized::new(&values, used, self.per_sequence, recipe.activation, self.tile.pair_tokens)
+                let (values, used) = values();
+                Quantized::new(&values, used, per_sequence, activation, tile.pair_tokens)
             }),
         }
     }
@@ -215,8 +228,8 @@ mod tests {
         let of = |columns, activation| {
             let mut all = Prepared::new(&rows, 5, 1, TILE);
             let part = Part::Float(Weights::Halves(&[], 0, RowOrder::Natural));
-            let at = all.place(part, Recipe { columns, activation });
-            assert_eq!(at, all.place(part, Recipe { columns, activation }));
+            let at = all.place(part, Recipe { columns, activation, rounding: None });
+            assert_eq!(at, all.place(part, Recipe { columns, activation, rounding: None }));
             unpacked(&all.floats[at].1)
         };
         assert_eq!(

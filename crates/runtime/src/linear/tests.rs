@@ -144,7 +144,7 @@ fn check(matrix: &Matrix<Bytes>, activation: Activation, what: &str) {
     let (rows, cols) = (matrix.rows(), matrix.cols());
     let (x, bias) = (values(8 * cols, 11), values(rows, 12));
     let linear = Linear { matrix: matrix.clone(), bias: Some(bias.clone()), activation };
-    let layers = [PackedLinear::new("test", Arc::new(linear))];
+    let layers = [PackedLinear::new("test", Arc::new(linear), Math::Exact)];
     let mut out = vec![0f32; 8 * rows];
     Project { layers: &layers, per_sequence: 4, accumulate: false }.run(&x, &mut out);
     let largest = matrix.decode_all().iter().fold(0f32, |m, v| m.max(v.abs()));
@@ -171,7 +171,7 @@ fn integer_sums_are_exact() {
         let int = IntStorage { packing: Packing::I8, row_bytes: cols, codes, grouping: Grouping::Tensor, scales };
         let matrix = Matrix::new(5, cols, Storage::Int(int), RowOrder::Natural).expect("fits");
         let linear = Linear { matrix, bias: None, activation: Activation::Int8Static(1.0) };
-        let layers = [PackedLinear::new("test", Arc::new(linear))];
+        let layers = [PackedLinear::new("test", Arc::new(linear), Math::Exact)];
         let mut x = vec![127f32; tokens * cols];
         x[1000] = 126.0;
         let mut out = vec![0f32; tokens * 5];
@@ -188,7 +188,7 @@ fn a_token_alone_is_a_token_among_many_in_integers() {
         for storage in storages(rows, cols) {
             let matrix = Matrix::new(rows, cols, storage, RowOrder::Natural).expect("lengths fit");
             let linear = Linear { matrix, bias: Some(values(rows, 12)), activation: Activation::Float };
-            let layers = [PackedLinear::new("test", Arc::new(linear))];
+            let layers = [PackedLinear::new("test", Arc::new(linear), Math::Exact)];
             let project = Project { layers: &layers, per_sequence: 1, accumulate: false };
             let x = values(29 * cols, 11);
             let mut all = vec![0f32; 29 * rows];
