@@ -51,6 +51,7 @@ pub fn float_config_json(source: &Source<'_>, plan: &Plan) -> Option<Value> {
     let mut config = source.model.config_json.clone()?;
     let object = config.as_object_mut()?;
     object.remove("quantization_config");
+    object.remove("compression_config");
     if let Some(rows) = source.vocab_rows().filter(|_| object.contains_key("vocab_size")) {
         object.insert("vocab_size".into(), rows.into());
     }

@@ -6,15 +6,22 @@ use store::{Bytes, DType, Model, Tensor};
 
 /// Suffixes of tensors that only serve a quantized weight, with the suffix of that weight's
 /// main tensor beside them.
-const SERVANTS: [(&str, &[&str]); 17] = [
+const SERVANTS: [(&str, &[&str]); 24] = [
     (".weight_scale", &[".weight_packed", ".weight"]),
     (".weight_shape", &[".weight_packed"]),
+    (".weight_scale_inv", &[".weight"]),
+    (".weight_zero_point", &[".weight_packed", ".weight"]),
+    (".weight_g_idx", &[".weight_packed", ".weight"]),
     (".input_scale", &[".weight_packed", ".weight"]),
+    (".scales", &[".qweight"]),
+    (".qzeros", &[".qweight"]),
+    (".g_idx", &[".qweight"]),
     (".weight.absmax", &[".weight.codes", ".weight"]),
     (".weight.quant_map", &[".weight"]),
     (".weight.nested_absmax", &[".weight.codes", ".weight"]),
     (".weight.nested_quant_map", &[".weight"]),
     (".weight.quant_state.bitsandbytes__nf4", &[".weight"]),
+    (".weight.quant_state.bitsandbytes__fp4", &[".weight"]),
     (".SCB", &[".weight"]),
     (".weight_format", &[".weight"]),
     (".weight.scales", &[".weight.codes"]),
@@ -124,7 +131,7 @@ pub fn weights(model: &Model) -> Result<Listed> {
             listed.buffers.push(name.clone());
             continue;
         }
-        let main = [".weight_packed", ".weight.codes"].iter().find_map(|s| name.strip_suffix(s));
+        let main = [".weight_packed", ".weight.codes", ".qweight"].iter().find_map(|s| name.strip_suffix(s));
         let module = main.or_else(|| name.strip_suffix(".weight"));
         let quantized = main.is_some() || tensor.dtype.float().is_none();
         let weight = match module {

@@ -15,7 +15,7 @@ use store::{Config, Container, Family, Model};
 /// [`store::Error::Tensor`] with what was expected and found.
 pub fn check(model: &Model, config: &Config, weights: &[Weight]) -> Result<()> {
     let found: HashMap<&str, &Weight> = weights.iter().map(|w| (w.name.as_str(), w)).collect();
-    for (name, shape) in expected(config) {
+    for (name, shape) in expected(model, config) {
         let Some(weight) = found.get(name.as_str()) else {
             let why = match layer(&name) {
                 Some(l) if !weights.iter().any(|w| layer(&w.name) == Some(l)) => {
@@ -36,35 +36,52 @@ pub fn check(model: &Model, config: &Config, weights: &[Weight]) -> Result<()> {
     Ok(())
 }
 
-/// Every weight that a model of this configuration can't do without, with its shape.
-fn expected(c: &Config) -> Vec<(String, Vec<usize>)> {
+/// Every tensor that a model of this configuration can't do without, with its shape.
+fn expected(model: &Model, c: &Config) -> Vec<(String, Vec<usize>)> {
     let (h, inner) = (c.hidden_size, c.intermediate_size);
     let (q, kv) = (c.heads * c.head_dim, c.kv_heads * c.head_dim);
-    let mut parts = vec![
-        ("input_layernorm", vec![h]),
-        ("self_attn.q_proj", vec![q, h]),
-        ("self_attn.k_proj", vec![kv, h]),
-        ("self_attn.v_proj", vec![kv, h]),
-        ("self_attn.o_proj", vec![h, q]),
-        ("post_attention_layernorm", vec![h]),
-        ("mlp.gate_proj", vec![inner, h]),
-        ("mlp.up_proj", vec![inner, h]),
-        ("mlp.down_proj", vec![h, inner]),
+    let projections = [
+        ("self_attn.q_proj", [q, h]),
+        ("self_attn.k_proj", [kv, h]),
+        ("self_attn.v_proj", [kv, h]),
+        ("self_attn.o_proj", [h, q]),
+        ("mlp.gate_proj", [inner, h]),
+        ("mlp.up_proj", [inner, h]),
+        ("mlp.down_proj", [h, inner]),
     ];
+    let mut parts = vec![("input_layernorm.weight".into(), vec![h])];
+    for (module, shape) in projections {
+        parts.push((format!("{module}.weight"), shape.to_vec()));
+        if has_bias(model, c, module) {
+            parts.push((format!("{module}.bias"), vec![shape[0]]));
+        }
+    }
+    parts.push(("post_attention_layernorm.weight".into(), vec![h]));
     if c.family == Family::Qwen3 {
-        parts.extend(["self_attn.q_norm", "self_attn.k_norm"].map(|norm| (norm, vec![c.head_dim])));
+        parts.extend(["q", "k"].map(|part| (format!("self_attn.{part}_norm.weight"), vec![c.head_dim])));
     }
     let mut all = vec![
         ("model.embed_tokens.weight".to_string(), vec![c.vocab_size, h]),
         ("model.norm.weight".to_string(), vec![h]),
     ];
     for layer in 0..c.layers {
-        all.extend(parts.iter().map(|(part, shape)| (format!("model.layers.{layer}.{part}.weight"), shape.clone())));
+        all.extend(parts.iter().map(|(part, shape)| (format!("model.layers.{layer}.{part}"), shape.clone())));
     }
     if !c.tie_word_embeddings {
         all.push(("lm_head.weight".to_string(), vec![c.vocab_size, h]));
     }
     all
+}
+
+/// Whether a projection has a bias: Qwen2's q, k and v always, others where config.json says so.
+fn has_bias(model: &Model, c: &Config, module: &str) -> bool {
+    let said = |key: &str| model.config_json.as_ref().is_some_and(|json| json[key] == true);
+    let qkv = ["q_proj", "k_proj", "v_proj"].iter().any(|p| module.ends_with(p));
+    match module.split_once('.') {
+        Some(("self_attn", _)) if c.family == Family::Qwen2 => qkv,
+        Some(("self_attn", _)) => said("attention_bias"),
+        _ => said("mlp_bias"),
+    }
 }
 
 /// The configuration, checked against the weights; none where there is none, or none that is
@@ -74,6 +91,10 @@ fn expected(c: &Config) -> Vec<(String, Vec<usize>)> {
 /// As [`check`]; or the configuration is malformed.
 pub fn config(model: &Model, weights: &[Weight], warnings: &mut Vec<String>) -> Result<Option<Config>> {
     if model.config_json.is_none() {
+        let said = warnings.iter().any(|w| w.contains("no configuration"));
+        if said {
+            return Ok(None);
+        }
         warnings.push("there is no config.json: transformers, vLLM and qeval can't load the result".into());
         return Ok(None);
     }

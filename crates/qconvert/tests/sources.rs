@@ -15,7 +15,11 @@ fn find<'a>(tensors: &'a mut [Stored], name: &str) -> &'a mut Stored {
 #[test]
 fn what_is_not_whole_is_refused() {
     type Change = fn(&mut Value, &mut Vec<Stored>);
-    let cases: [(Change, &[&str]); 6] = [
+    let cases: [(Change, &[&str]); 7] = [
+        (
+            |c, _| c["attention_bias"] = true.into(),
+            &["model.layers.0.self_attn.q_proj.bias", "missing; expected shape [192]"],
+        ),
         (|_, t| t.retain(|t| t.name != UP), &[UP, "missing; expected shape [320, 192]"]),
         (|_, t| find(t, UP).shape = vec![160, 384], &[UP, "[160, 384]", "[320, 192]", "model.safetensors"]),
         (|c, _| c["num_hidden_layers"] = 3.into(), &["model.layers.2.input_layernorm.weight", "missing", "3 layers"]),
@@ -145,5 +149,41 @@ fn nothing_that_is_not_finite_passes() {
                 assert!(err.contains(name) && err.contains(place_said) && err.contains(value), "{args:?}: {err}");
             }
         }
+    }
+}
+
+#[test]
+fn gptq_checkpoints_are_dequantized() {
+    let place = Place::new();
+    let mut wanted = Vec::new();
+    place.edit(|config, tensors| {
+        config["quantization_config"] =
+            serde_json::json!({"quant_method": "gptq", "bits": 4, "group_size": 32, "sym": true, "desc_act": false});
+        let at = tensors.iter().position(|t| t.name == UP).expect("there");
+        let Stored { shape, .. } = tensors.remove(at);
+        let (rows, cols) = (shape[0], shape[1]);
+        // Codes 0 to 15 around a zero point of 8, which GPTQ stores less one; a scale of 1/16.
+        let code = |row: usize, col: usize| ((row * 7 + col * 3) % 16) as u32;
+        let words = (0..cols / 8)
+            .flat_map(|w| (0..rows).map(move |r| (0..8).fold(0, |x, i| x | code(r, 8 * w + i) << (4 * i))));
+        let module = UP.strip_suffix(".weight").expect("a weight");
+        let mut add = |name: &str, dtype: &str, shape: Vec<usize>, bytes: Vec<u8>| {
+            tensors.push(Stored { name: format!("{module}.{name}"), dtype: dtype.into(), shape, bytes });
+        };
+        add("qweight", "I32", vec![cols / 8, rows], words.flat_map(|w: u32| w.to_le_bytes()).collect());
+        add("qzeros", "I32", vec![cols / 32, rows / 8], [0x77; 4].repeat(cols / 32 * rows / 8));
+        add("scales", "F16", vec![cols / 32, rows], [0x00, 0x2C].repeat(cols / 32 * rows));
+        let groups = (0..cols as u32).flat_map(|c| (c / 32).to_le_bytes());
+        add("g_idx", "I32", vec![cols], groups.collect());
+        wanted = (0..rows * cols).map(|i| (code(i / cols, i % cols) as f32 - 8.0) / 16.0).collect();
+    });
+    for (scheme, to, output) in [("f16", "hf", "out"), ("f16", "gguf", "x.gguf"), ("int8-row", "safetensors", "ct")] {
+        place.done(&["model", "--scheme", scheme, "--to", to, "-o", output, "--verify"]);
+        let made = store::open(&place.path(output)).expect("opens");
+        let module = UP.strip_suffix(".weight").expect("a weight");
+        let values = made.linear(module).expect("there").matrix.decode_all();
+        let far = values.iter().zip(&wanted).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+        assert!(far <= if scheme == "f16" { 0.0 } else { 0.003 }, "{output}: {far}");
+        assert!(!made.tensors.keys().any(|name| name.contains("qzeros") || name.contains("g_idx")));
     }
 }
