@@ -1,4 +1,4 @@
-//! The ggml block types: sizes, decoding, and the two that hold other schemes exactly.
+//! The ggml block types: sizes, decoding, encoding, and the two that hold other schemes exactly.
 
 mod decode;
 mod encode;

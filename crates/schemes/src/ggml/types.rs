@@ -120,7 +120,7 @@ impl GgmlType {
 
     /// Whether [`super::encode_rows`] knows the type.
     pub fn is_encodable(self) -> bool {
-        matches!(self, GgmlType::Q8_0 | GgmlType::Q4_0)
+        super::is_encodable(self)
     }
 
     /// Bytes of a row of `cols` weights; none when the block doesn't divide it, or on overflow.

@@ -1,6 +1,13 @@
-//! Packing given codes into `q8_0` and `q4_0` blocks, and ggml's own way of choosing them.
+//! Packing given codes into `q8_0` and `q4_0` blocks, and ggml's own ways of choosing codes and scales.
+
+mod affine;
+mod block32;
+mod lanes;
+mod nonlinear;
+mod symmetric;
 
 use super::GgmlType;
+use super::decode::half;
 use crate::{Error, FloatType, int};
 use half::f16;
 
@@ -43,39 +50,74 @@ pub fn write_q4_0(codes: &[i8], scale_of_block: impl Fn(usize) -> f16, out: &mut
     }
 }
 
-/// Whether [`encode_rows`] knows the type.
-pub fn is_encodable(ty: GgmlType) -> bool {
-    ty.is_encodable()
+/// How a type is encoded.
+struct Rule {
+    /// From whole blocks of weights to their bytes.
+    encode: fn(&[f32], &mut [u8]),
+    /// The largest weight over the largest f16 scale that it may need, about.
+    levels: f32,
+    /// Where the f16 scales stand in a block.
+    scales: &'static [usize],
 }
 
-type Encoder = fn(&[f32], &mut Vec<u8>);
+fn rule(ty: GgmlType) -> Option<Rule> {
+    let of = |encode, levels, scales| Some(Rule { encode, levels, scales });
+    match ty {
+        GgmlType::Q8_0 => of(block32::q8_0, 127.0, &[0]),
+        GgmlType::Q4_0 => of(block32::q4_0, 8.0, &[0]),
+        GgmlType::Q4_1 => of(block32::q4_1, 15.0, &[0, 2]),
+        GgmlType::Q5_0 => of(block32::q5_0, 16.0, &[0]),
+        GgmlType::Q5_1 => of(block32::q5_1, 31.0, &[0, 2]),
+        GgmlType::IQ4_NL => of(nonlinear::iq4_nl, 127.0, &[0]),
+        GgmlType::Q2_K => of(affine::q2_k, 3.0 * 15.0, &[80, 82]),
+        GgmlType::Q3_K => of(symmetric::q3_k, 4.0 * 32.0, &[108]),
+        GgmlType::Q4_K => of(affine::q4_k, 15.0 * 63.0, &[0, 2]),
+        GgmlType::Q5_K => of(affine::q5_k, 31.0 * 63.0, &[0, 2]),
+        GgmlType::Q6_K => of(symmetric::q6_k, 32.0 * 128.0, &[208]),
+        GgmlType::IQ4_XS => of(nonlinear::iq4_xs, 127.0 * 32.0, &[0]),
+        _ => None,
+    }
+}
 
-/// Quantizes whole rows by ggml's own rule for the type and appends the blocks.
+/// Whether [`encode_rows`] knows the type.
+pub fn is_encodable(ty: GgmlType) -> bool {
+    rule(ty).is_some()
+}
+
+/// Quantizes whole rows by ggml's own rule for the type, without an importance matrix, and appends the blocks.
+///
+/// The bytes are those of ggml's reference quantizers (`quantize_row_*_ref`) compiled for plain IEEE arithmetic.
 ///
 /// # Errors
 /// [`Error::Shape`] when the rows are no whole blocks, [`Error::NotFinite`],
 /// [`Error::ScaleRange`] when a scale overflows f16, [`Error::UnsupportedGgml`]; rows
 /// are counted from `first_row`.
 pub fn encode_rows(ty: GgmlType, src: &[f32], cols: usize, first_row: usize, out: &mut Vec<u8>) -> Result<(), Error> {
-    let (encode, divisor): (Encoder, f32) = match ty {
-        GgmlType::Q8_0 => (encode_q8_0, 127.0),
-        GgmlType::Q4_0 => (encode_q4_0, 8.0),
-        other => return Err(Error::UnsupportedGgml(format!("{other} (encoding)"))),
-    };
-    if cols == 0 || !cols.is_multiple_of(ty.block_len()) || !src.len().is_multiple_of(cols) {
+    let rule = rule(ty).ok_or_else(|| Error::UnsupportedGgml(format!("{ty} (encoding)")))?;
+    let row_bytes = ty.row_bytes(cols).filter(|_| cols > 0 && src.len().is_multiple_of(cols));
+    let Some(row_bytes) = row_bytes else {
         let why = format!("rows must be multiples of {}", ty.block_len());
         return Err(Error::Shape { what: ty.to_string(), rows: src.len() / cols.max(1), cols, why });
-    }
+    };
     for (r, row) in src.chunks_exact(cols).enumerate() {
-        let max = row_magnitude(row);
+        let max = block32::row_magnitude(row);
         if !max.is_finite() {
             return Err(int::not_finite(row, first_row + r, 0));
         }
-        if f16::from_f32(max / divisor).is_infinite() {
-            return Err(Error::ScaleRange { row: first_row + r, value: max / divisor, ty: FloatType::F16 });
+        if f16::from_f32(max / rule.levels).is_infinite() {
+            return Err(Error::ScaleRange { row: first_row + r, value: max / rule.levels, ty: FloatType::F16 });
         }
     }
-    encode(src, out);
+    let start = out.len();
+    out.resize(start + src.len() / cols * row_bytes, 0);
+    (rule.encode)(src, &mut out[start..]);
+    // A search may end with a scale above the estimate.
+    let blocks = out[start..].chunks_exact(ty.block_bytes());
+    let overflow = |b: &[u8]| rule.scales.iter().map(|&at| half(b, at)).find(|s| !s.is_finite());
+    if let Some((b, value)) = blocks.enumerate().find_map(|(b, block)| Some((b, overflow(block)?))) {
+        out.truncate(start);
+        return Err(Error::ScaleRange { row: first_row + b * ty.block_bytes() / row_bytes, value, ty: FloatType::F16 });
+    }
     Ok(())
 }
 
@@ -86,7 +128,7 @@ pub fn encode_rows(ty: GgmlType, src: &[f32], cols: usize, first_row: usize, out
 /// [`encode_rows`] refuses them.
 pub fn encode_q8_0(src: &[f32], out: &mut Vec<u8>) {
     let start = reserve(src, 34, out);
-    blocks_q8_0(src, &mut out[start..]);
+    block32::q8_0(src, &mut out[start..]);
 }
 
 /// Appends `src` as `q4_0` by the rule of ggml's `quantize_row_q4_0_ref`: `d` is the weight
@@ -97,7 +139,7 @@ pub fn encode_q8_0(src: &[f32], out: &mut Vec<u8>) {
 /// [`encode_rows`] refuses them.
 pub fn encode_q4_0(src: &[f32], out: &mut Vec<u8>) {
     let start = reserve(src, 18, out);
-    blocks_q4_0(src, &mut out[start..]);
+    block32::q4_0(src, &mut out[start..]);
 }
 
 fn reserve(src: &[f32], block_bytes: usize, out: &mut Vec<u8>) -> usize {
@@ -107,104 +149,20 @@ fn reserve(src: &[f32], block_bytes: usize, out: &mut Vec<u8>) -> usize {
     start
 }
 
-/// `1 / d` as ggml computes it.
+/// Stores a scale.
 #[inline(always)]
-fn inverse(d: f32) -> f32 {
-    if d == 0.0 { 0.0 } else { 1.0 / d }
+fn put_half(block: &mut [u8], at: usize, value: f32) {
+    block[at..at + 2].copy_from_slice(&f16::from_f32(value).to_le_bytes());
 }
 
-/// The largest magnitude; NaN or infinity when there is one.
+/// 2-bit codes, 128 in 32 bytes: the first 32 lowest.
 #[inline(always)]
-fn magnitude(x: &[f32; BLOCK]) -> f32 {
-    // Bit patterns without the sign order like the magnitudes, and their maximum vectorizes.
-    let mut lanes = [0u32; BLOCK / 2];
-    for half in x.as_chunks::<{ BLOCK / 2 }>().0 {
-        for (m, v) in lanes.iter_mut().zip(half) {
-            *m = (*m).max(v.to_bits() & 0x7FFF_FFFF);
+fn put_two_bits(codes: &[u8; 256], out: &mut [u8]) {
+    for (codes, out) in codes.as_chunks::<128>().0.iter().zip(out.as_chunks_mut::<32>().0) {
+        for (l, o) in out.iter_mut().enumerate() {
+            *o = (0..4).fold(0, |bits, g| bits | (codes[32 * g + l] & 3) << (2 * g));
         }
     }
-    f32::from_bits(lanes.into_iter().fold(0, u32::max))
-}
-
-/// The weight of the largest magnitude, the first of equals.
-#[inline(always)]
-fn extreme(x: &[f32; BLOCK]) -> f32 {
-    let max = magnitude(x);
-    let (mut positive, mut negative) = (0u32, 0u32);
-    for v in x {
-        positive += u32::from(*v == max);
-        negative += u32::from(*v == -max);
-    }
-    match (positive > 0, negative > 0) {
-        (true, false) => max,
-        (false, true) => -max,
-        _ => x.iter().copied().find(|v| v.abs() == max).unwrap_or(0.0),
-    }
-}
-
-/// 1.5 * 2^23: adding it rounds to the nearest integer, which then stands in the low bits.
-/// Unlike float-to-integer casts, which saturate, this vectorizes.
-const ROUND: f32 = 12_582_912.0;
-
-/// The nearest integer, halves away from zero, as C's `roundf`; for |x| below 2^21.
-#[inline(always)]
-fn round_half_away(x: f32) -> f32 {
-    let a = x.abs();
-    let even = (a + ROUND) - ROUND;
-    (even + f32::from(u8::from(a - even == 0.5))).copysign(x)
-}
-
-/// The integer at or below `x`, for `x` in 0 to 2^21.
-#[inline(always)]
-fn floor(x: f32) -> f32 {
-    let near = (x + ROUND) - ROUND;
-    near - f32::from(u8::from(near > x))
-}
-
-/// The low byte of a float that is a small integer.
-#[inline(always)]
-fn low_byte(integer: f32) -> u8 {
-    (integer + ROUND).to_bits() as u8
-}
-
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512bw+avx512vl", "x86_64+avx2+fma"))]
-fn blocks_q8_0(src: &[f32], out: &mut [u8]) {
-    for (x, block) in src.as_chunks::<BLOCK>().0.iter().zip(out.as_chunks_mut::<34>().0) {
-        let d = magnitude(x) / 127.0;
-        let id = inverse(d);
-        let mut codes = [0u8; BLOCK];
-        for (c, x) in codes.iter_mut().zip(x) {
-            *c = low_byte(round_half_away(x * id));
-        }
-        block[..2].copy_from_slice(&f16::from_f32(d).to_le_bytes());
-        block[2..].copy_from_slice(&codes);
-    }
-}
-
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512bw+avx512vl", "x86_64+avx2+fma"))]
-fn blocks_q4_0(src: &[f32], out: &mut [u8]) {
-    for (x, block) in src.as_chunks::<BLOCK>().0.iter().zip(out.as_chunks_mut::<18>().0) {
-        let d = extreme(x) / -8.0;
-        let id = inverse(d);
-        let mut codes = [0u8; BLOCK];
-        for (c, x) in codes.iter_mut().zip(x) {
-            *c = low_byte(floor(x * id + 8.5).min(15.0)) & 15;
-        }
-        let mut packed = [0u8; BLOCK / 2];
-        let (low, high) = codes.split_at(BLOCK / 2);
-        for (p, (l, h)) in packed.iter_mut().zip(low.iter().zip(high)) {
-            *p = l | h << 4;
-        }
-        block[..2].copy_from_slice(&f16::from_f32(d).to_le_bytes());
-        block[2..].copy_from_slice(&packed);
-    }
-}
-
-/// The largest magnitude of a row of whole blocks; NaN or infinity when there is one.
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512bw+avx512vl", "x86_64+avx2+fma"))]
-fn row_magnitude(row: &[f32]) -> f32 {
-    let blocks = row.as_chunks::<BLOCK>().0;
-    f32::from_bits(blocks.iter().fold(0, |m, x| m.max(magnitude(x).to_bits())))
 }
 
 #[cfg(test)]
@@ -233,15 +191,6 @@ mod tests {
         }
 
         #[test]
-        fn rounding_is_the_c_library_s(x in -127f32..127.0, half in -127i32..127) {
-            for x in [x, half as f32 + 0.5, (half as f32 + 0.5).next_down(), (half as f32 + 0.5).next_up()] {
-                prop_assert_eq!(round_half_away(x).to_bits(), x.round().to_bits());
-                prop_assert_eq!(low_byte(x.round()), x.round() as i32 as u8);
-                prop_assert_eq!(floor(x.abs()), x.abs().floor());
-            }
-        }
-
-        #[test]
         fn any_floats_encode(bits in prop::collection::vec(any::<u32>(), 32)) {
             let src: Vec<f32> = bits.into_iter().map(f32::from_bits).collect();
             let mut out = Vec::new();
@@ -262,7 +211,13 @@ mod tests {
         src[70] = -1e7;
         let e = encode_rows(GgmlType::Q8_0, &src, 64, 5, &mut out);
         assert!(matches!(e, Err(Error::ScaleRange { row: 6, .. })), "{e:?}");
+        // The step fits f16 and the minimum doesn't.
+        src[70] = -1e5;
+        let e = encode_rows(GgmlType::Q4_1, &src, 64, 5, &mut out);
+        assert!(matches!(e, Err(Error::ScaleRange { row: 6, value, .. }) if value.is_infinite()), "{e:?}");
+        assert_eq!(out.len(), 4 * 34);
         assert!(matches!(encode_rows(GgmlType::Q8_0, &src, 48, 0, &mut out), Err(Error::Shape { .. })));
-        assert!(matches!(encode_rows(GgmlType::Q4_K, &src, 64, 0, &mut out), Err(Error::UnsupportedGgml(_))));
+        assert!(matches!(encode_rows(GgmlType::Q4_K, &src, 64, 0, &mut out), Err(Error::Shape { .. })));
+        assert!(matches!(encode_rows(GgmlType::IQ1_S, &src, 64, 0, &mut out), Err(Error::UnsupportedGgml(_))));
     }
 }
