@@ -302,7 +302,7 @@ impl Model {
 
     /// What the user should know of the model as a whole.
     fn notes(&self) -> Vec<String> {
-        let mut notes = Vec::new();
+        let mut notes = layouts::notes(self);
         let Some(json) = &self.config_json else { return notes };
         if json.get("tie_word_embeddings").and_then(|v| v.as_bool()) == Some(true) && self.head_differs() {
             notes.push(

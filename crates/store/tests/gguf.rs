@@ -6,8 +6,8 @@ use schemes::GgmlType;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::path::Path;
+use store::Bytes;
 use store::gguf::{Array, Plan, PlannedTensor, Value, parse, read};
-use store::{Bytes, Error};
 
 /// The system's allocator, counting what this thread asks for.
 struct Counting;
@@ -225,17 +225,94 @@ fn every_truncation_is_an_error() {
 }
 
 #[test]
-fn splits_and_unsafe_names_are_refused() {
+fn unsafe_names_are_refused() {
     let model = |key: &str, value: Value| {
         let plan = Plan::new(path(), &[(key.to_string(), value)], &[]).expect("fine");
         read(path(), &Bytes::from(plan.header().to_vec()))
     };
-    assert!(matches!(model("split.count", Value::U16(3)), Err(Error::Unsupported { .. })));
     assert!(model("qconvert.hf...", "x".into()).is_err() && model("qconvert.hf.", "x".into()).is_err());
     assert!(model("qconvert.hf.a.json", Value::U8(1)).is_err());
     let fine = model("qconvert.hf.a.json", "{}".into()).expect("fine");
     assert_eq!((&*fine.side_files[0].name, &*fine.side_files[0].data), ("a.json", &b"{}"[..]));
     assert!(fine.metadata.is_empty() && fine.config_json.is_none());
+}
+
+/// The small model in three files, the first without tensors; gives the folder.
+fn split(change: impl Fn(usize, &mut Vec<(String, Value)>)) -> tempfile::TempDir {
+    let dir = tempfile::tempdir().expect("temp dir");
+    let tensors = [
+        vec![],
+        vec![
+            PlannedTensor::new("token_embd.weight", GgmlType::F16, &[4, 64]),
+            PlannedTensor::new("blk.0.attn_q.weight", GgmlType::Q4_0, &[64, 64]),
+        ],
+        vec![PlannedTensor::new("output.weight", GgmlType::F16, &[4, 64])],
+    ];
+    for (i, tensors) in tensors.iter().enumerate() {
+        let mut metadata: Vec<(String, Value)> = vec![
+            ("split.no".into(), Value::U16(i as u16)),
+            ("split.count".into(), Value::U16(3)),
+            ("split.tensors.count".into(), Value::I32(3)),
+        ];
+        if i == 0 {
+            metadata.extend(
+                [
+                    ("general.architecture", "llama".into()),
+                    ("llama.attention.head_count", Value::U32(2)),
+                    ("llama.embedding_length", Value::U32(64)),
+                    ("llama.feed_forward_length", Value::U32(64)),
+                    ("llama.context_length", Value::U32(64)),
+                    ("llama.block_count", Value::U32(1)),
+                ]
+                .map(|(k, v): (&str, Value)| (k.to_string(), v)),
+            );
+        }
+        change(i, &mut metadata);
+        let path = dir.path().join(store::gguf::part_name("m", i + 1, 3));
+        let plan = Plan::new(&path, &metadata, tensors).expect("fine");
+        let mut bytes = plan.header().to_vec();
+        bytes.resize(plan.file_len() as usize, 0);
+        std::fs::write(path, bytes).expect("writes");
+    }
+    dir
+}
+
+#[test]
+fn models_in_several_files_are_one() {
+    let dir = split(|_, _| {});
+    let first = dir.path().join("m-00001-of-00003.gguf");
+    let model = store::open(&first).expect("opens");
+    let q = &model.tensors["model.layers.0.self_attn.q_proj.weight"];
+    assert!(q.file.ends_with("m-00002-of-00003.gguf") && q.order != schemes::RowOrder::Natural);
+    let config = model.config_json.as_ref().expect("rebuilt");
+    assert_eq!((&config["tie_word_embeddings"], &config["vocab_size"]), (&false.into(), &4.into()));
+
+    let error = |path: &Path| store::open(path).expect_err("refused").to_string();
+    let second = error(&dir.path().join("m-00002-of-00003.gguf"));
+    assert!(second.contains("part 2 of 3") && second.contains("m-00001-of-00003.gguf"), "{second}");
+    let renamed = dir.path().join("other.gguf");
+    std::fs::copy(&first, &renamed).expect("copies");
+    assert!(error(&renamed).contains("-00001-of-00003.gguf"));
+    std::fs::remove_file(dir.path().join("m-00003-of-00003.gguf")).expect("removes");
+    assert!(error(&first).contains("m-00003-of-00003.gguf"));
+
+    let set = |at: usize, key: &'static str, value: Value| {
+        split(move |i, metadata| {
+            if i == at
+                && let Some(entry) = metadata.iter_mut().find(|(k, _)| k == key)
+            {
+                entry.1 = value.clone();
+            }
+        })
+    };
+    for (dir, want) in [
+        (set(0, "split.tensors.count", Value::I32(4)), "is 4, the parts hold 3"),
+        (set(1, "split.no", Value::U16(2)), "split.no and split.count"),
+        (set(0, "split.count", Value::U64(1 << 60)), "too many parts"),
+    ] {
+        let e = error(&dir.path().join("m-00001-of-00003.gguf"));
+        assert!(e.contains(want), "{e} has no '{want}'");
+    }
 }
 
 #[test]

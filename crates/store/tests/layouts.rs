@@ -39,6 +39,8 @@ fn decoded_as_their_own_tools_decode_them() {
         assert_eq!((found.len(), differing, first), (expected.len(), 0, None), "{case}");
         assert_eq!(model.declared_schemes()[MODULE], scheme, "{case}");
         assert!(!matches!(layer.matrix.storage(), Storage::Float(..)), "{case} stays packed");
+        let noted = model.warnings.iter().any(|w| w.contains("8-bit floats"));
+        assert_eq!(noted, case == "fp8-block", "{case}: {:?}", model.warnings);
     }
 }
 

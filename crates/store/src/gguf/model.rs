@@ -3,6 +3,7 @@
 use super::config::{self, Keys};
 use super::names::{ARCHITECTURES, block_part, gguf_to_hf_name};
 use super::parse::{GgufFile, TensorInfo, parse};
+use super::split;
 use super::tokenizer::Vocabulary;
 use super::value::Value;
 use crate::{Bytes, DType, Error, Result, SideFile, Tensor};
@@ -34,9 +35,17 @@ pub struct GgufModel {
 /// Names the key or tensor and the offset. A tokenizer or configuration that can't be
 /// rebuilt is no error but a warning.
 pub fn read(path: &Path, bytes: &Bytes) -> Result<GgufModel> {
-    let file = parse(path, bytes)?;
-    refuse_splits(path, &file)?;
-    let tensors = tensors(path, bytes, &file)?;
+    let mut file = parse(path, bytes)?;
+    let parts = split::others(path, &file)?;
+    let keys = Keys::new(&file).filter(|k| ARCHITECTURES.contains(&k.arch()));
+    let mut all = IndexMap::with_capacity(file.tensors.len());
+    tensors(path, bytes, &file, keys.as_ref(), &mut all)?;
+    for part in &parts {
+        tensors(&part.path, &part.bytes, &part.file, keys.as_ref(), &mut all)?;
+    }
+    split::check_count(path, &file, all.len())?;
+    // What is rebuilt below looks at the tensors too.
+    file.tensors.extend(parts.into_iter().flat_map(|p| p.file.tensors));
     let mut warnings = Vec::new();
     let mut side_files = verbatim(path, &file)?;
     let carried = side_files.iter().position(|f| f.name == "config.json").map(|i| side_files.remove(i));
@@ -58,7 +67,7 @@ pub fn read(path: &Path, bytes: &Bytes) -> Result<GgufModel> {
             _ => None,
         })
         .collect();
-    Ok(GgufModel { tensors, metadata, config_json, side_files, warnings })
+    Ok(GgufModel { tensors: all, metadata, config_json, side_files, warnings })
 }
 
 /// The configuration that a file carries, unless its keys say otherwise: llama.cpp goes by the
@@ -77,16 +86,6 @@ fn agreed(path: &Path, file: &GgufFile, carried: serde_json::Value, warnings: &m
         differing.join(", ")
     ));
     rebuilt
-}
-
-fn refuse_splits(path: &Path, file: &GgufFile) -> Result<()> {
-    match file.metadata.get("split.count").and_then(Value::integer) {
-        Some(n) if n > 1 => Err(Error::unsupported(
-            path,
-            format!("one of {n} parts of a split GGUF file (split.count); join them with llama-gguf-split --merge"),
-        )),
-        _ => Ok(()),
-    }
 }
 
 /// The files that the keys carry word for word.
@@ -139,13 +138,18 @@ fn pretty(json: &serde_json::Value) -> Vec<u8> {
     format!("{json:#}\n").into_bytes()
 }
 
-fn tensors(path: &Path, bytes: &Bytes, file: &GgufFile) -> Result<IndexMap<String, Tensor>> {
-    let known = Keys::new(file).filter(|k| ARCHITECTURES.contains(&k.arch()));
-    let mut out = IndexMap::with_capacity(file.tensors.len());
+/// Adds the tensors of one file; `known` are the keys of the first, where its architecture is known.
+fn tensors(
+    path: &Path,
+    bytes: &Bytes,
+    file: &GgufFile,
+    known: Option<&Keys<'_>>,
+    out: &mut IndexMap<String, Tensor>,
+) -> Result<()> {
     for info in &file.tensors {
         let fail = |what: String| Error::tensor(path, &info.name, what);
-        let name = known.as_ref().and_then(|_| gguf_to_hf_name(&info.name)).unwrap_or_else(|| info.name.clone());
-        let order = match &known {
+        let name = known.and_then(|_| gguf_to_hf_name(&info.name)).unwrap_or_else(|| info.name.clone());
+        let order = match known {
             Some(keys) => row_order(keys, info).map_err(fail)?,
             None => RowOrder::Natural,
         };
@@ -159,10 +163,10 @@ fn tensors(path: &Path, bytes: &Bytes, file: &GgufFile) -> Result<IndexMap<Strin
             stored_name: info.name.clone(),
         };
         if out.insert(name.clone(), tensor).is_some() {
-            return Err(fail(format!("two tensors of the file are {name}")));
+            return Err(fail(format!("two tensors are {name}")));
         }
     }
-    Ok(out)
+    Ok(())
 }
 
 /// Rows of q and k of the llama family are stored in the interleaved rotary order.

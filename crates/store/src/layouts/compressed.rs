@@ -233,7 +233,7 @@ impl<'a> Group<'a> {
         Ok(Some((0..count).map(zero).collect()))
     }
 
-    /// The group of each column, where a file has it (versions before 0.18, `actorder: group`).
+    /// The group of each column, where a file has it (older versions, `actorder: group`).
     fn order(&self, cols: usize) -> Result<Option<Vec<u32>>> {
         let suffix = ".weight_g_idx";
         if self.site.tensor(suffix).is_none() {

@@ -259,5 +259,18 @@ pub(crate) fn check_method(model: &Model) -> Result<()> {
     }
 }
 
+/// What the scheme of the checkpoint asks for and is not done here.
+pub(crate) fn notes(model: &Model) -> Vec<String> {
+    let Some(config) = quantization(model) else { return Vec::new() };
+    let groups = config.get("config_groups").and_then(Value::as_object).into_iter().flatten();
+    let mut inputs = groups.filter_map(|(_, group)| group.get("input_activations"));
+    let float = |input: &Value| input.get("type").and_then(Value::as_str) == Some("float");
+    let fp8 = config.get("quant_method").and_then(Value::as_str) == Some("fp8");
+    if fp8 || inputs.any(float) {
+        return vec!["its engine rounds activations to 8-bit floats; here they are not rounded".into()];
+    }
+    Vec::new()
+}
+
 #[cfg(test)]
 mod tests;

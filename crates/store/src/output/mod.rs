@@ -65,7 +65,7 @@ impl OutputFile {
         };
         let temporary = temporary::create(&target, shown, make)?;
         if let Some(len) = len {
-            reserve(temporary.as_file(), len).map_err(|e| Error::io(shown, "reserve room for", e))?;
+            reserve(temporary.as_file(), len).map_err(|e| Error::io(shown, "reserve room for it", e))?;
         }
         let transient = Transient::new(temporary.path());
         Ok(OutputFile { temporary, transient, target, shown: shown.into() })

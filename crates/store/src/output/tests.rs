@@ -60,7 +60,7 @@ fn errors_say_what_and_where() {
     assert!(error(dir.path(), None).contains("cannot replace"));
     assert!(error(Path::new("/dev/null"), None).contains("/dev/null: is not a regular file"));
     let full = error(&dir.path().join("full"), Some(1 << 55));
-    assert!(full.contains("full: cannot reserve room for: "), "{full}");
+    assert!(full.contains("full: cannot reserve room for it: "), "{full}");
     assert!(names(dir.path()).is_empty());
     let file = dir.path().join("file");
     fs::write(&file, "").expect("write");

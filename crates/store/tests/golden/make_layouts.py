@@ -154,7 +154,7 @@ def compressed():
         compressor = BaseCompressor.get_value_from_registry(form)
         state = compressor.compress(state, scheme)
         if ordered:
-            # Versions before 0.18 wrote such files: columns keep their codes and group and stand elsewhere.
+            # Older versions wrote such files: columns keep their codes and group and stand elsewhere.
             order = torch.argsort(torch.argsort(g_idx, stable=True), stable=True)
             state["weight_packed"] = pack_to_int32(codes[:, order].to(torch.int8), 4)
             state["weight_g_idx"] = g_idx
