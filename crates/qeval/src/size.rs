@@ -71,6 +71,8 @@ impl Layer {
         let scheme = self.scheme.parse().or_else(|_| format!("ggml-{}", self.scheme).parse::<Scheme>());
         let (scale, columns) = match self.matrix.storage() {
             Storage::Int(int) => (int.scales.ty, 0),
+            Storage::Affine(affine) => (affine.int.scales.ty, 0),
+            Storage::Float8(float) => (float.scales.ty, 0),
             Storage::Nf4(n) => match &n.absmax {
                 Nf4Absmax::Plain(scales) => (scales.ty, 0),
                 Nf4Absmax::Nested { .. } => (FloatType::F32, 0),
@@ -180,6 +182,9 @@ pub fn errors(reference: &Model, artifact: &Model) -> Result<Result<Errors, Stri
 /// The reference's matrices for these layers; or why the two models are not of the same shape.
 fn sources(reference: &Model, artifact: &Model, layers: &[&Layer]) -> Result<Result<Vec<Matrix<Bytes>>, String>> {
     let (own, theirs) = (blocks(artifact), blocks(reference));
+    if own.len() != theirs.len() {
+        return Ok(Err(format!("it has {} linear layers in its blocks, the reference {}", own.len(), theirs.len())));
+    }
     if let Some(module) = own.symmetric_difference(&theirs).next() {
         let (lacks, has) = if own.contains(module) { ("the reference", "it") } else { ("it", "the reference") };
         return Ok(Err(format!("{lacks} has no {module}, {has} has one")));
