@@ -9,7 +9,7 @@
 //! |---|---|
 //! | `destroyed` | perplexity is above [`DESTROYED_RATIO`] times the reference's, or mean KL above [`DESTROYED_KL`] nats |
 //! | `indistinguishable` | a change below [`FLOOR_CHANGE`] with mean KL below [`FLOOR_KL`]: float noise, whatever the interval says |
-//! | `worse` | perplexity is higher by [`WORSE_RATIO`] or more, and the interval of the change lies above 0 |
+//! | `worse` | the interval of the change lies above 0, and perplexity is higher by [`WORSE_RATIO`] or more, or what follows holds |
 //! | `different` | mean KL is [`DIFFERENT_KL`] nats or more, or same top 1 below [`DIFFERENT_TOP1`] |
 //! | `measurable` | the interval of the change excludes 0; or that of KL reaches above [`SMALL_KL`]; or same top 1 is below [`HIGH_TOP1`] |
 //! | `inconclusive` | the interval of the change reaches beyond 5% either way, or there is none: the text is too short |
@@ -58,16 +58,16 @@ pub const FLOOR_KL: f64 = 1e-4;
 
 /// The thresholds in a sentence or two.
 pub const RULE: &str = "Verdict, the first that holds: destroyed above 10 times the reference's perplexity or 2 nats \
-    of mean KL; indistinguishable below a change of 0.05% with mean KL below 0.0001 (float noise); worse where \
-    perplexity rose by 5% or more and the interval of the change lies above 0; different from a mean KL of 0.05 on or \
-    below 80% same top 1; measurable where the interval of the change excludes 0, that of KL reaches above 0.01, or \
-    same top 1 is below 90% (in brackets: which of them); inconclusive where the interval of the change reaches beyond \
-    5% either way; else indistinguishable. By the first text.";
+    of mean KL; indistinguishable below a change of 0.05% with mean KL below 0.0001 (float noise); worse where the \
+    interval of the change lies above 0, and perplexity rose by 5% or more or what follows holds; different from a \
+    mean KL of 0.05 on or below 80% same top 1; measurable where the interval of the change excludes 0, that of KL \
+    reaches above 0.01, or same top 1 is below 90% (in brackets: which of them); inconclusive where the interval of \
+    the change reaches beyond 5% either way; else indistinguishable. By the first text.";
 
 /// The same for the foot of a table.
 pub const LEGEND: &str = "Verdict: indistinguishable = the interval of the change holds 0 and stays within 5%, KL at \
-    most 0.01, same top 1 at least 90%; measurable beyond that; different from KL 0.05 or below 80% same top 1; worse \
-    from +5% perplexity; destroyed above x 10 or KL 2.";
+    most 0.01, same top 1 at least 90%; measurable beyond that; different from KL 0.05 or below 80% same top 1, \
+    worse if perplexity is up, too, or from +5%; destroyed above x 10 or KL 2.";
 
 /// The word for an artifact.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
@@ -83,7 +83,7 @@ pub enum Verdict {
     Inconclusive,
     /// It predicts other tokens, though its perplexity is not shown to be worse.
     Different,
-    /// Perplexity is higher by 5% or more.
+    /// Perplexity is higher by 5% or more, or higher with other predictions.
     Worse,
     /// Of no use.
     Destroyed,
@@ -140,16 +140,17 @@ impl Evidence {
             return (Verdict::Indistinguishable, None);
         }
         let change = self.change();
-        if change == Some(Because::PerplexityUp) && ratio >= WORSE_RATIO {
-            return (Verdict::Worse, change);
+        let large = if kl >= DIFFERENT_KL {
+            Some(Because::Kl)
+        } else {
+            (same_top1 < DIFFERENT_TOP1).then_some(Because::SameTop1)
+        };
+        match (change, large) {
+            (Some(Because::PerplexityUp), _) if ratio >= WORSE_RATIO => (Verdict::Worse, change),
+            (Some(Because::PerplexityUp), Some(_)) => (Verdict::Worse, large),
+            (_, Some(_)) => (Verdict::Different, large),
+            (_, None) => self.small(change),
         }
-        if kl >= DIFFERENT_KL {
-            return (Verdict::Different, Some(Because::Kl));
-        }
-        if same_top1 < DIFFERENT_TOP1 {
-            return (Verdict::Different, Some(Because::SameTop1));
-        }
-        self.small(change)
     }
 
     /// The direction of a change whose interval excludes 0.
@@ -261,6 +262,9 @@ mod tests {
     #[test]
     fn large_differences() {
         assert_eq!(of(1.3, 1.2, 1.4, 0.27, 0.7), (Verdict::Worse, Some(Because::PerplexityUp)));
+        // Shown to be higher, and not only by numbers.
+        assert_eq!(of(1.048, 1.038, 1.058, 0.074, 0.77), (Verdict::Worse, Some(Because::Kl)));
+        assert_eq!(of(1.01, 1.002, 1.02, 0.03, 0.77), (Verdict::Worse, Some(Because::SameTop1)));
         assert_eq!(of(8e4, 2e4, 3e5, 11.0, 0.01).0, Verdict::Destroyed);
         assert_eq!(of(1.5, 0.9, 2.0, 2.5, 0.2), (Verdict::Destroyed, Some(Because::Kl)));
         assert_eq!(of(f64::NAN, 0.9, 2.0, 0.0, 1.0).0, Verdict::Unscored);
