@@ -95,6 +95,8 @@ pub struct TextScores {
     pub change: Option<Change>,
     /// Total loss in bits over the bytes of the scored tokens.
     pub bits_per_byte: Option<f64>,
+    /// Its 95% interval.
+    pub bits_per_byte_ci95: Option<Interval>,
     /// Divergence from the reference; none for itself.
     pub kl: Option<Kl>,
     /// Share of positions with the same most likely token as the reference.

@@ -127,18 +127,18 @@ impl Encoder {
             encoded.ends.insert(0, 0);
         }
         let windows = protocol.cut(&encoded.ids, bos).map_err(named)?;
-        let bytes = windows.windows.iter().map(|w| encoded.bytes(w.text, w.scored.len())).sum();
+        let token_bytes: Vec<usize> =
+            windows.windows.iter().flat_map(|w| w.text..w.text + w.scored.len()).map(|at| encoded.bytes(at)).collect();
         let used = protocol.tokens.unwrap_or(usize::MAX).min(encoded.ids.len());
         let used_bytes = encoded.ends[..used].last().copied().unwrap_or(0);
-        Ok(Cut { windows, bytes, used_bytes })
+        Ok(Cut { windows, bytes: token_bytes.iter().sum(), token_bytes, used_bytes })
     }
 }
 
 impl Encoded {
-    /// Bytes of the text that `n` tokens from token `at` on stand for.
-    fn bytes(&self, at: usize, n: usize) -> usize {
-        let before = at.checked_sub(1).map_or(0, |i| self.ends[i]);
-        n.checked_sub(1).map_or(0, |last| self.ends[at + last] - before)
+    /// Bytes of the text that token `at` stands for; 0 within a character that is several tokens.
+    fn bytes(&self, at: usize) -> usize {
+        self.ends[at] - at.checked_sub(1).map_or(0, |i| self.ends[i])
     }
 }
 
@@ -149,6 +149,8 @@ pub struct Cut {
     pub windows: Windows,
     /// Bytes of the scored tokens.
     pub bytes: usize,
+    /// Bytes of each scored token.
+    pub token_bytes: Vec<usize>,
     /// Bytes of the text from its start to the last token that is used.
     pub used_bytes: usize,
 }
@@ -263,6 +265,9 @@ mod tests {
         let cut = encoder(false).windows(&corpus, &protocol).expect("long enough");
         assert_eq!(cut.windows.scored(), 6);
         assert_eq!(cut.used_bytes, 9);
+        // The first of a window's four is not scored.
+        assert_eq!(cut.token_bytes.len(), 6);
+        assert_eq!(cut.token_bytes.iter().sum::<usize>(), cut.bytes);
         let all: usize = encoder(true).windows(&corpus, &protocol).expect("long enough").bytes;
         assert_eq!(all, 9, "with BOS every token is scored");
     }

@@ -134,6 +134,8 @@ fn faults_have_one_line_and_an_exit_code() {
     refuses(&["compare", "--reference", m, m, "--battery", "17"], 2, "the built-in ones are 16, facts and none");
     refuses(&["compare", "--reference", "no/such/model", m], 1, "no/such/model: cannot open");
     refuses(&["compare", "--reference", m, "no/such/model"], 1, "no/such/model: cannot open");
+    let twice = ["--corpus", text(&short), "--corpus", text(&short), "--corpus", text(&short)];
+    refuses(&[&["perplexity", m], &twice[..]].concat(), 2, "is given twice");
     let (inside, out) = (model.join("kept"), dir.path().join("out"));
     refuses(&["sweep", m, "--keep", text(&inside)], 1, "--keep needs a folder outside the model's");
     refuses(&["sweep", m, "--keep", m], 1, "output is the input");

@@ -64,8 +64,11 @@ fn corpora(args: &TextArgs) -> Result<Vec<Corpus>> {
     let mut corpora: Vec<Corpus> = Vec::with_capacity(args.corpus.len());
     for path in &args.corpus {
         let file = path.file_name().map_or_else(|| path.to_string_lossy(), |n| n.to_string_lossy()).into_owned();
-        let is_taken = corpora.iter().any(|c| c.name == file);
-        let name = if is_taken { path.display().to_string() } else { file };
+        let is_taken = |name: &str| corpora.iter().any(|c| c.name == name);
+        let name = if is_taken(&file) { path.display().to_string() } else { file };
+        if is_taken(&name) {
+            bail!(Usage(format!("--corpus {name} is given twice")));
+        }
         corpora.push(Corpus { name, text: builtin::read(path)? });
     }
     Ok(corpora)

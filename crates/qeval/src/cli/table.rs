@@ -66,7 +66,7 @@ fn columns(comparison: &Comparison) -> Vec<Column> {
 }
 
 /// The columns of one text. The first has the plain keys, whatever the number of texts.
-fn text_columns(comparison: &Comparison, at: usize) -> [Column; 7] {
+fn text_columns(comparison: &Comparison, at: usize) -> [Column; 8] {
     let name = &comparison.corpora[at].name;
     let key = |k: &str| if at == 0 { k.to_string() } else { format!("{k}:{name}") };
     let header = |h: &str| if comparison.corpora.len() > 1 { format!("{h}\n{name}") } else { h.to_string() };
@@ -78,6 +78,7 @@ fn text_columns(comparison: &Comparison, at: usize) -> [Column; 7] {
             "ci95.high",
         ]),
         Column::number(key("bits_per_byte"), header("Bits\nper byte")).help("Loss over the bytes of scored tokens."),
+        Column::number(key("bits_per_byte_ci95"), "").parts(BOUNDS).machine_only(),
         Column::number(key("kl"), header("KL mean")).unit("nats").parts(&["mean", "ci95.low", "ci95.high"]),
         Column::number(key("kl_p99"), header("KL p99")).unit("nats"),
         Column::number(key("same_top1"), header("Same\ntop 1")).help("Positions with the same most likely token."),
@@ -148,11 +149,12 @@ fn optional<T>(value: Option<T>, cell: impl FnOnce(T) -> Cell) -> Cell {
     value.map_or_else(Cell::absent, cell)
 }
 
-fn text_cells(scores: &TextScores) -> [Cell; 7] {
+fn text_cells(scores: &TextScores) -> [Cell; 8] {
     [
         optional(scores.perplexity, perplexity_cell),
         optional(scores.change, change_cell),
         optional(scores.bits_per_byte, |b| Cell::value(format::fixed(b, 3), b)),
+        Cell::value("", json!(scores.bits_per_byte_ci95)),
         optional(scores.kl, |k: Kl| {
             let text = format!("{}{}", format::significant(k.mean, 3), k.ci95.map_or(String::new(), |i| bounds(i, 2)));
             Cell::value(text, json!({"mean": k.mean, "ci95": k.ci95}))
@@ -226,7 +228,8 @@ pub fn perplexity(scored: &Perplexities) -> String {
     for corpus in &scored.corpora {
         // Writing to a string does not fail.
         let _ = writeln!(text, "perplexity    {}", perplexity_cell(corpus.perplexity).text);
-        let _ = writeln!(text, "bits per byte {}", format::fixed(corpus.bits_per_byte, 4));
+        let interval = corpus.bits_per_byte_ci95.map_or(String::new(), |i| bounds(i, 3));
+        let _ = writeln!(text, "bits per byte {}{interval}", format::fixed(corpus.bits_per_byte, 4));
         let _ = writeln!(text, "{}: {}", corpus.info.name, corpus.info.rule);
     }
     for method in &scored.methods {

@@ -8,6 +8,7 @@ fn scores(ppl: f64, ratio: Option<f64>) -> TextScores {
         perplexity: Some(Measured { value: ppl, ci95: around(ppl, 0.08) }),
         change: ratio.map(|ratio| Change { ratio, ci95: around(ratio, 0.004) }),
         bits_per_byte: Some(ppl.log2() / 4.1),
+        bits_per_byte_ci95: around(ppl.log2() / 4.1, 0.02),
         kl: ratio.map(|r| Kl {
             mean: r.ln().abs(),
             ci95: around(r.ln().abs(), 0.1),
@@ -145,6 +146,7 @@ fn the_header_of_csv_is_the_same_whatever_was_measured() {
             scores.change = scores.change.map(|c| Change { ci95: None, ..c });
             scores.kl = scores.kl.map(|k| Kl { ci95: None, ..k });
             scores.same_top1_ci95 = None;
+            scores.bits_per_byte_ci95 = None;
         }
     }
     let mut failed = full.clone();
@@ -175,6 +177,7 @@ fn perplexity_in_lines() {
         info: sample().corpora[0].clone(),
         perplexity: Measured { value: 57.6, ci95 },
         bits_per_byte: 1.426,
+        bits_per_byte_ci95: ci95.map(|_| Interval(1.4, 1.45)),
     };
     let scored = Perplexities {
         version: 2,
@@ -187,7 +190,7 @@ fn perplexity_in_lines() {
     };
     insta::assert_snapshot!(perplexity(&scored), @r"
     perplexity    57.60 [53.0, 62.2]
-    bits per byte 1.4260
+    bits per byte 1.4260 [1.40, 1.45]
     prose.txt: all 4965 tokens: 4955 tokens scored
     perplexity    57.60
     bits per byte 1.4260

@@ -3,9 +3,9 @@
 use super::Subject;
 use super::contestant::beyond_training;
 use super::notes::SPECIAL;
-use super::texts::{bits_per_byte, mean};
+use super::texts::{bits_per_byte, byte_intervals, mean};
 use crate::rows::{CorpusInfo, Measured, VERSION};
-use crate::stats::{BLOCK, Bootstrap, block_sums};
+use crate::stats::{BLOCK, Bootstrap, Interval, block_sums};
 use crate::{Corpus, Protocol, Result, score};
 use serde::Serialize;
 use store::Progress;
@@ -39,6 +39,8 @@ pub struct CorpusPerplexity {
     pub perplexity: Measured,
     /// Total loss in bits over the bytes of the scored tokens.
     pub bits_per_byte: f64,
+    /// Its 95% interval.
+    pub bits_per_byte_ci95: Option<Interval>,
 }
 
 impl Perplexities {
@@ -80,6 +82,7 @@ pub fn perplexity(
             },
             perplexity: Measured { value: mean(&nll).exp(), ci95: interval.map(|i| i.map(f64::exp)) },
             bits_per_byte: bits_per_byte(&nll, cut.bytes),
+            bits_per_byte_ci95: byte_intervals(&bootstrap, cut, &[&nll]).into_iter().next().flatten(),
         });
     }
     let longest = cuts.iter().map(|c| c.windows.longest()).max().unwrap_or(0);

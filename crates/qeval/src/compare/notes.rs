@@ -29,8 +29,8 @@ pub(super) fn notes(rows: &[Row], remarks: &[Vec<String>]) -> Vec<String> {
 pub(super) fn methods(request: &Request, bootstrap: &Bootstrap) -> Vec<String> {
     let mut out = vec![
         format!(
-            "Intervals (95%) of perplexity, its change, KL and same top 1: paired block bootstrap over blocks of {BLOCK} \
-             neighbouring tokens within windows, {} resamples, the same blocks for all models, expanded percentiles, \
+            "Intervals (95%) of perplexity, its change, KL, same top 1 and bits per byte: paired block bootstrap over \
+             blocks of {BLOCK} neighbouring tokens within windows, {} resamples, the same blocks for all models, expanded percentiles, \
              seed {}. Each interval stands alone: of twenty, one misses its true value.",
             bootstrap.resamples, bootstrap.seed
         ),

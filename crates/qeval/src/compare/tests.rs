@@ -91,7 +91,15 @@ fn other_tokenizers_are_compared_by_bits_per_byte() {
     let row = &out.rows[1];
     assert!(row.not_comparable.as_deref().is_some_and(|n| n.contains("tokenizers differ")));
     assert!(row.scores.perplexity.is_none() && row.scores.kl.is_none() && row.agreement.is_none());
-    assert!(row.scores.bits_per_byte.is_some_and(|b| b > 1.0));
+    let bits = row.scores.bits_per_byte.expect("scored alone");
+    assert!(bits > 1.0 && row.scores.bits_per_byte_ci95.is_some_and(|i| i.holds(bits)));
+    // Every token is one byte here, so that both scores of the reference say the same.
+    let reference = &out.rows[0].scores;
+    let bits = |nats: f64| nats.ln() / std::f64::consts::LN_2;
+    let from_perplexity = reference.perplexity.and_then(|p| p.ci95).map(|i| i.map(bits)).expect("long enough");
+    let from_bytes = reference.bits_per_byte_ci95.expect("long enough");
+    let far = (from_perplexity.0 - from_bytes.0).abs() + (from_perplexity.1 - from_bytes.1).abs();
+    assert!(far < 1e-9, "{from_perplexity:?} {from_bytes:?}");
     assert!(row.battery.is_some() && row.error.is_none());
 }
 
@@ -112,6 +120,7 @@ fn the_json_has_the_documented_fields() {
         "/change/ratio",
         "/change/ci95/1",
         "/bits_per_byte",
+        "/bits_per_byte_ci95/0",
         "/kl/mean",
         "/kl/p99",
         "/kl/ci95/0",

@@ -47,7 +47,7 @@ pub(super) fn score(
         let own = results.iter().position(|r| r.0 == at).map(|i| results.swap_remove(i).1);
         let scores = match own {
             Some(scores) => scores,
-            None if other.row.not_comparable.is_some() => alone(other, corpus, cut, request, progress),
+            None if other.row.not_comparable.is_some() => alone(other, corpus, cut, request, bootstrap, progress),
             None => TextScores::default(),
         };
         other.row.corpora.push(scores);
@@ -61,6 +61,7 @@ fn alone(
     corpus: &Corpus,
     cut: &Cut,
     request: &Request,
+    bootstrap: &Bootstrap,
     progress: &dyn Progress,
 ) -> TextScores {
     let text = corpus.text.get(..cut.used_bytes).unwrap_or(&corpus.text).to_string();
@@ -70,9 +71,20 @@ fn alone(
         let cut = subject.encoder.windows(&stretch, &protocol)?;
         let losses = score::losses((&subject.artifact, subject.model), &cut.windows.windows, progress)
             .map_err(|e| e.in_corpus(&corpus.name))?;
-        Ok(bits_per_byte(&losses.nll, cut.bytes))
+        let interval = byte_intervals(bootstrap, &cut, &[&losses.nll]).into_iter().next().flatten();
+        Ok((bits_per_byte(&losses.nll, cut.bytes), interval))
     });
-    TextScores { bits_per_byte: bits, ..TextScores::default() }
+    TextScores { bits_per_byte: bits.map(|b| b.0), bits_per_byte_ci95: bits.and_then(|b| b.1), ..TextScores::default() }
+}
+
+/// Intervals of bits per byte of some models on the same tokens.
+pub(crate) fn byte_intervals(bootstrap: &Bootstrap, cut: &Cut, nll: &[&[f64]]) -> Vec<Option<Interval>> {
+    let lengths = cut.windows.lengths();
+    let sums: Vec<Vec<f64>> = nll.iter().map(|nll| block_sums(nll, &lengths, BLOCK)).collect();
+    let views: Vec<&[f64]> = sums.iter().map(Vec::as_slice).collect();
+    let bytes: Vec<f64> = cut.token_bytes.iter().map(|&b| b as f64).collect();
+    let intervals = bootstrap.ratios(&views, &block_sums(&bytes, &lengths, BLOCK));
+    intervals.into_iter().map(|i| i.map(|i| i.map(|nats| nats / std::f64::consts::LN_2))).collect()
 }
 
 /// Total loss in bits over bytes.
@@ -108,9 +120,12 @@ impl<'a> Table<'a> {
         let weights = self.blocks(&vec![1.0; known.len()]);
         let views: Vec<&[f64]> = columns.iter().map(Vec::as_slice).collect();
         let intervals = self.bootstrap.ratios(&views, &weights);
-        let reference = self.plain(known, intervals[0]);
+        let losses: Vec<&[f64]> = std::iter::once(&known[..]).chain(artifacts.iter().map(|a| &a.nll[..])).collect();
+        let mut by_bytes = byte_intervals(self.bootstrap, self.cut, &losses).into_iter();
+        let mut with_bytes = |scores| TextScores { bits_per_byte_ci95: by_bytes.next().flatten(), ..scores };
+        let reference = with_bytes(self.plain(known, intervals[0]));
         let scores = artifacts.iter().zip(intervals[1..].chunks_exact(4));
-        (reference, scores.map(|(a, intervals)| self.against(a, intervals)).collect())
+        (reference, scores.map(|(a, intervals)| with_bytes(self.against(a, intervals))).collect())
     }
 
     fn plain(&self, nll: &[f64], interval: Option<Interval>) -> TextScores {
