@@ -117,10 +117,10 @@ impl Search {
             let levels = self.first + self.step * f32::from(step) + self.levels as f32;
             inverse = inverses(levels, &high, &shift, &flat);
             let fit = self.codes(x, w, (&inverse, &shift), &mut codes);
-            let (usable, new_scale, new_shift) = least_squares(&sum_w, &sum_x, &fit);
+            let (determinant, new_scale, new_shift) = least_squares(&sum_w, &sum_x, &fit);
             let error = self.error(x, w, &codes, &new_scale, &new_shift);
             for l in 0..LANES {
-                let better = usable[l] && error[l] < best[l];
+                let better = (determinant[l] > 0.0) & (error[l] < best[l]);
                 best[l] = if better { error[l] } else { best[l] };
                 scale[l] = if better { new_scale[l] } else { scale[l] };
                 low[l] = if better { shift[l] } else { low[l] };
@@ -142,20 +142,20 @@ fn inverses(levels: f32, high: &Lanes, low: &Lanes, flat: &[bool; LANES]) -> Lan
     out
 }
 
-/// Scale and shift of least weighted squared error, the shift at most 0; and whether there is one.
+/// Scale and shift of least weighted squared error, the shift at most 0; meaningless unless the first number, the
+/// determinant, is positive.
 #[inline(always)]
-fn least_squares(sum_w: &Lanes, sum_x: &Lanes, [sum_l, sum_l2, sum_xl]: &[Lanes; 3]) -> ([bool; LANES], Lanes, Lanes) {
-    let (mut usable, mut scale, mut shift) = ([false; LANES], [0f32; LANES], [0f32; LANES]);
+fn least_squares(sum_w: &Lanes, sum_x: &Lanes, [sum_l, sum_l2, sum_xl]: &[Lanes; 3]) -> (Lanes, Lanes, Lanes) {
+    let (mut determinant, mut scale, mut shift) = ([0f32; LANES], [0f32; LANES], [0f32; LANES]);
     for l in 0..LANES {
-        let determinant = sum_w[l] * sum_l2[l] - sum_l[l] * sum_l[l];
-        let free_scale = (sum_w[l] * sum_xl[l] - sum_x[l] * sum_l[l]) / determinant;
-        let free_shift = (sum_l2[l] * sum_x[l] - sum_l[l] * sum_xl[l]) / determinant;
+        determinant[l] = sum_w[l] * sum_l2[l] - sum_l[l] * sum_l[l];
+        let free_scale = (sum_w[l] * sum_xl[l] - sum_x[l] * sum_l[l]) / determinant[l];
+        let free_shift = (sum_l2[l] * sum_x[l] - sum_l[l] * sum_xl[l]) / determinant[l];
         let positive = free_shift > 0.0;
-        usable[l] = determinant > 0.0;
         scale[l] = if positive { sum_xl[l] / sum_l2[l] } else { free_scale };
         shift[l] = if positive { 0.0 } else { free_shift };
     }
-    (usable, scale, shift)
+    (determinant, scale, shift)
 }
 
 impl Found {

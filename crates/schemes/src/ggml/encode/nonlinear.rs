@@ -65,7 +65,7 @@ fn search(x: &[Lanes; 32]) -> Lanes {
         }
         let (sum_xq, sum_q2) = sums(x, &inverse);
         for l in 0..LANES {
-            let better = !zero[l] && sum_q2[l] > 0.0 && sum_xq[l] * sum_xq[l] > best[l] * sum_q2[l];
+            let better = !zero[l] & (sum_q2[l] > 0.0) & (sum_xq[l] * sum_xq[l] > best[l] * sum_q2[l]);
             let new = sum_xq[l] / sum_q2[l];
             scale[l] = if better { new } else { scale[l] };
             best[l] = if better { new * sum_xq[l] } else { best[l] };

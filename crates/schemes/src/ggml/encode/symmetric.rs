@@ -49,7 +49,7 @@ fn search(x: &[Lanes; 16], levels: i32) -> (Lanes, Lanes) {
         let inverse = inverses(&signed, &magnitude, -(levels as f32 + 0.1 * f32::from(step)));
         let (sum_xl, sum_l2) = sums(x, &inverse, levels);
         for l in 0..LANES {
-            let better = sum_l2[l] > 0.0 && sum_xl[l] * sum_xl[l] > best[l] * sum_l2[l];
+            let better = (sum_l2[l] > 0.0) & (sum_xl[l] * sum_xl[l] > best[l] * sum_l2[l]);
             let new = sum_xl[l] / sum_l2[l];
             scale[l] = if better { new } else { scale[l] };
             best[l] = if better { new * sum_xl[l] } else { best[l] };
