@@ -9,8 +9,8 @@
 //! |---|---|
 //! | `destroyed` | perplexity is above [`DESTROYED_RATIO`] times the reference's, or mean KL above [`DESTROYED_KL`] nats |
 //! | `indistinguishable` | a change below [`FLOOR_CHANGE`] with mean KL below [`FLOOR_KL`]: float noise, whatever the interval says |
-//! | `worse` | the interval of the change lies above 0, and perplexity is higher by [`WORSE_RATIO`] or more, or what follows holds |
-//! | `different` | mean KL is [`DIFFERENT_KL`] nats or more, or same top 1 below [`DIFFERENT_TOP1`] |
+//! | `worse` | the interval of the change lies above 0, and perplexity is higher by [`WORSE_RATIO`] or more, mean KL is [`DIFFERENT_KL`] nats or more, or same top 1 below [`DIFFERENT_TOP1`] |
+//! | `different` | KL or same top 1 is so, but perplexity is not shown to be higher |
 //! | `measurable` | the interval of the change excludes 0; or that of KL reaches above [`SMALL_KL`]; or same top 1 is below [`HIGH_TOP1`] |
 //! | `inconclusive` | the interval of the change reaches beyond 5% either way, or there is none: the text is too short |
 //! | `indistinguishable` | else: the interval holds 0 within 5% either way, KL is small and same top 1 high |
@@ -59,8 +59,8 @@ pub const FLOOR_KL: f64 = 1e-4;
 /// The thresholds in a sentence or two.
 pub const RULE: &str = "Verdict, the first that holds: destroyed above 10 times the reference's perplexity or 2 nats \
     of mean KL; indistinguishable below a change of 0.05% with mean KL below 0.0001 (float noise); worse where the \
-    interval of the change lies above 0, and perplexity rose by 5% or more or what follows holds; different from a \
-    mean KL of 0.05 on or below 80% same top 1; measurable where the interval of the change excludes 0, that of KL \
+    interval of the change lies above 0 and perplexity rose by 5% or more, mean KL is 0.05 or more, or same top 1 is \
+    below 80%; different where KL or same top 1 is so without that rise; measurable where the interval of the change excludes 0, that of KL \
     reaches above 0.01, or same top 1 is below 90% (in brackets: which of them); inconclusive where the interval of \
     the change reaches beyond 5% either way; else indistinguishable. By the first text.";
 

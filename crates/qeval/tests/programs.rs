@@ -197,6 +197,12 @@ fn what_cannot_be_opened_is_a_row_and_the_others_stand() {
         let shown = table(form);
         assert!(shown.contains("junk.txt") && shown.contains("failed") && shown.contains("tokenizer.json"), "{shown}");
     }
+    let page = dir.path().join("page.html");
+    table(&["--html", text(&page)]);
+    let page = std::fs::read_to_string(page).expect("written");
+    let prose = page.split("<table").nth(1).expect("a table");
+    assert!(prose.contains("failed, see notes") && page.contains("4 could not be scored in full"), "{prose}");
+    assert!(page.contains("is neither a GGUF nor a safetensors file") && page.contains("cannot open"), "{prose}");
     // The reference itself is another matter.
     let out = qeval(&["compare", "--reference", text(&nan), text(&model)]);
     let err = String::from_utf8_lossy(&out.stderr);

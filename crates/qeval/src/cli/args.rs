@@ -153,7 +153,7 @@ impl TextArgs {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Measures")]
 pub struct MeasureArgs {
-    /// Questions: '16' or 'facts' (built in), a JSON lines file, or 'none'.
+    /// Questions: '16' or 'facts' (built in), 'none', or a JSON lines file (./16 for one of that name).
     #[arg(long, default_value = "16", value_name = "NAME|FILE")]
     pub battery: String,
     /// Multiple-choice items to score by log-likelihood: a JSON lines file.
