@@ -101,18 +101,7 @@ pub fn config(model: &Model, weights: &[Weight], warnings: &mut Vec<String>) -> 
     match model.config() {
         Ok(config) => {
             check(model, &config, weights)?;
-            let beyond: Vec<&str> = weights
-                .iter()
-                .filter(|w| layer(&w.name).is_some_and(|l| l >= config.layers))
-                .map(|w| &*w.name)
-                .collect();
-            if let [first, ..] = beyond[..] {
-                warnings.push(format!(
-                    "{} of layers beyond the configuration's {} (the first is {first}): no loader uses any, and llama.cpp refuses a file with such",
-                    counted(beyond.len(), "weight"),
-                    config.layers
-                ));
-            }
+            warnings.extend(unasked(model, &config, weights));
             Ok(Some(config))
         }
         Err(e @ store::Error::Unsupported { .. }) => {
@@ -121,6 +110,33 @@ pub fn config(model: &Model, weights: &[Weight], warnings: &mut Vec<String>) -> 
         }
         Err(e) => Err(Error::Store(e)),
     }
+}
+
+/// What is stored and the configuration does not ask for.
+fn unasked(model: &Model, config: &Config, weights: &[Weight]) -> Vec<String> {
+    let mut warnings = Vec::new();
+    let names = || weights.iter().map(|w| w.name.as_str()).filter_map(|name| Some((layer(name)?, name)));
+    let beyond: Vec<&str> = names().filter(|(l, _)| *l >= config.layers).map(|n| n.1).collect();
+    if let [first, ..] = beyond[..] {
+        warnings.push(format!(
+            "{} of layers beyond the configuration's {} (the first is {first}): no loader uses any, and llama.cpp refuses a file with such",
+            counted(beyond.len(), "weight"),
+            config.layers
+        ));
+    }
+    let is_unasked = |name: &str| {
+        let module = name.strip_suffix(".bias").and_then(|n| n.strip_prefix("model.layers."));
+        module.and_then(|m| m.split_once('.')).is_some_and(|(_, module)| !has_bias(model, config, module))
+    };
+    let biases: Vec<&str> = names().filter(|(l, n)| *l < config.layers && is_unasked(n)).map(|n| n.1).collect();
+    // A GGUF file has no word on biases: what is stored counts.
+    if let ([first, ..], false) = (&biases[..], model.container == Container::Gguf) {
+        warnings.push(format!(
+            "{} that the configuration does not announce (the first is {first}): the programs here use them, transformers does not",
+            counted(biases.len(), "stored bias vector")
+        ));
+    }
+    warnings
 }
 
 fn layer(name: &str) -> Option<usize> {

@@ -59,6 +59,20 @@ fn more_layers_than_the_configuration_has_get_a_warning() {
 }
 
 #[test]
+fn biases_that_transformers_ignores_get_a_warning() {
+    let place = Place::new();
+    let bias = |part: &str, len| Stored {
+        name: format!("model.layers.0.self_attn.{part}.bias"),
+        dtype: "F16".into(),
+        shape: vec![len],
+        bytes: vec![0; 2 * len],
+    };
+    place.edit(|_, tensors| tensors.extend([bias("q_proj", 192), bias("v_proj", 64)]));
+    let out = place.done(&["model", "--scheme", "int8-row", "--to", "safetensors", "-o", "out"]);
+    assert!(out.contains("2 stored bias vectors") && out.contains("model.layers.0.self_attn.q_proj.bias"), "{out}");
+}
+
+#[test]
 fn the_written_configuration_is_that_of_the_tensors() {
     let place = Place::new();
     place.edit(|config, tensors| {
