@@ -20,8 +20,8 @@
 //! Mean KL is what the artifact would lose, in nats a token, on text that the reference wrote: 0.05
 //! is 5% of perplexity there, the line of `worse` (ln 1.05 = 0.049), and 0.01 a fifth of that. By
 //! Pinsker's inequality 0.01 nats keep the probability of any set of tokens within 7 points. The
-//! floor is far above what another order of summation does (KL of 1e-8) and where the rounding of a
-//! checkpoint to f16 lies (1e-5), and below the last digit of a perplexity shown with four.
+//! floor is far above what another order of summation does (KL of 1e-8), and about the last of the
+//! four digits that a perplexity is shown with.
 //!
 //! "Indistinguishable" is a statement about these tokens: other text can tell.
 

@@ -12,7 +12,19 @@ pub fn notes(comparison: &Comparison) -> Vec<String> {
     let corpora = comparison.corpora.iter().map(|corpus| {
         format!("{}: {} ({} bytes).", corpus.name, corpus.rule, format::count(corpus.bytes_scored as u64))
     });
-    corpora.chain(comparison.rows.iter().flat_map(of_row)).chain(comparison.notes.iter().cloned()).collect()
+    let rows = comparison.rows.iter().flat_map(|row| [of_row(row), elsewhere(row, comparison)].concat());
+    corpora.chain(rows).chain(comparison.notes.iter().cloned()).collect()
+}
+
+/// Where the verdict, which goes by the first text, would be another on a later one.
+fn elsewhere(row: &Row, comparison: &Comparison) -> Vec<String> {
+    let later = comparison.corpora.iter().zip(&row.corpora).skip(1);
+    later
+        .filter_map(|(corpus, scores)| {
+            let (verdict, _) = scores.evidence().filter(|_| !row.is_reference)?.verdict();
+            (verdict != row.verdict).then(|| format!("{}: {verdict} on {}.", row.label, corpus.name))
+        })
+        .collect()
 }
 
 /// What is to be said of one row.

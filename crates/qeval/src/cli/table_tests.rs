@@ -213,3 +213,20 @@ fn every_text_has_its_columns() {
     assert!(table.columns.iter().any(|c| c.key == "perplexity:book.txt" && c.header == "Perplexity\nbook.txt"));
     assert!(super::super::page::page(&comparison).expect("fits").render().is_ok());
 }
+
+#[test]
+fn another_verdict_on_a_later_text_is_noted() {
+    let mut comparison = sample();
+    let mut second = comparison.corpora[0].clone();
+    second.name = "book.txt".into();
+    comparison.corpora.push(second);
+    for row in &mut comparison.rows {
+        let again = row.corpora[0].clone();
+        row.corpora.push(again);
+    }
+    comparison.rows[1].corpora[1] = scores(90.0, Some(1.3));
+    let notes = legend::notes(&comparison);
+    let said: Vec<&String> = notes.iter().filter(|n| n.ends_with(" on book.txt.")).collect();
+    assert!(said.contains(&&"int8-row: worse on book.txt.".to_string()), "{said:?}");
+    assert!(!said.iter().any(|n| n.starts_with("int4-g128") || n.starts_with("f16")), "{said:?}");
+}
