@@ -2,7 +2,8 @@
 
 use crate::Result;
 use crate::compare::Entrant;
-use crate::load::{Compute, Loaded};
+use crate::load::Loaded;
+use candle_core::Device;
 use std::path::{Path, PathBuf};
 
 /// An artifact that was opened, or why it couldn't be.
@@ -14,8 +15,8 @@ pub struct Opened {
 
 impl Opened {
     /// Opens an artifact beside its reference.
-    pub fn open(path: &Path, compute: &Compute, reference: &Loaded) -> Self {
-        Opened { path: path.into(), model: Loaded::open(path, compute, Some(reference)) }
+    pub fn open(path: &Path, device: &Device, reference: &Loaded) -> Self {
+        Opened { path: path.into(), model: Loaded::open(path, device, Some(reference)) }
     }
 
     /// What goes into the comparison.
