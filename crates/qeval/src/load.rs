@@ -4,9 +4,19 @@ use crate::compare::Subject;
 use crate::size::{self, Size};
 use crate::{Encoder, Packed, Result};
 use candle_core::Device;
+use runtime::Math;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use store::Model;
+
+/// Where and how models compute.
+#[derive(Debug, Clone)]
+pub struct Compute {
+    /// The device.
+    pub device: Device,
+    /// Whose rounding of activations is reproduced.
+    pub math: Math,
+}
 
 /// The name of the tokenizer's file.
 const TOKENIZER: &str = "tokenizer.json";
@@ -32,7 +42,7 @@ impl Loaded {
     /// # Errors
     /// When a file is not what it should be, the family is not supported, or there is no
     /// tokenizer.
-    pub fn open(path: &Path, device: &Device, reference: Option<&Loaded>) -> Result<Self> {
+    pub fn open(path: &Path, compute: &Compute, reference: Option<&Loaded>) -> Result<Self> {
         let files = store::open(path)?;
         let name = path.display().to_string();
         let shared = reference.filter(|r| {
@@ -43,7 +53,7 @@ impl Loaded {
             Some(reference) => Arc::clone(&reference.encoder),
             None => Arc::new(Encoder::new(&name, files.tokenizer()?, files.config()?.bos_token_id)?),
         };
-        let model = Packed::load(&name, &files, device)?;
+        let model = Packed::load(&name, &files, compute)?;
         let size = size::size(&files)?;
         Ok(Loaded { path: path.into(), files, model, encoder, size })
     }

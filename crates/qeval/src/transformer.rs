@@ -1,10 +1,11 @@
 //! The runtime's transformer as a [`LanguageModel`].
 
+use crate::load::Compute;
 use crate::model::{Forward, LanguageModel, argmax};
 use crate::{Error, Result};
-use candle_core::{Device, Storage, Tensor};
+use candle_core::{Storage, Tensor};
 use ndarray::ArrayView2;
-use runtime::Transformer;
+use runtime::{Options, Transformer};
 use std::ops::{ControlFlow, Range};
 
 /// A model that multiplies from its packed weights.
@@ -19,10 +20,11 @@ impl Packed {
     ///
     /// # Errors
     /// [`Error::Runtime`].
-    pub fn load(name: impl Into<String>, model: &store::Model, device: &Device) -> Result<Self> {
+    pub fn load(name: impl Into<String>, model: &store::Model, compute: &Compute) -> Result<Self> {
         let name = name.into();
-        let model =
-            Transformer::load(model, device).map_err(|source| Error::Runtime { model: name.clone(), source })?;
+        let options = Options { math: compute.math };
+        let model = Transformer::load_with(model, &compute.device, &options)
+            .map_err(|source| Error::Runtime { model: name.clone(), source })?;
         Ok(Packed { name, model })
     }
 

@@ -2,6 +2,7 @@
 
 use crate::{Bos, Protocol, Style};
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use runtime::Math;
 use std::path::PathBuf;
 
 /// Score quantized models against the checkpoint that they were made from.
@@ -34,6 +35,8 @@ pub enum Command {
     Sweep(SweepArgs),
     /// The perplexity of one model.
     Perplexity(PerplexityArgs),
+    /// Write the logits of one sequence of tokens, to compare with another engine's.
+    Logits(LogitsArgs),
 }
 
 /// `qeval compare`.
@@ -102,6 +105,29 @@ pub struct PerplexityArgs {
     pub json: bool,
 }
 
+/// `qeval logits`.
+#[derive(Debug, Args)]
+pub struct LogitsArgs {
+    /// The model.
+    #[arg(value_name = "MODEL")]
+    pub model: PathBuf,
+    /// Token ids, separated by commas.
+    #[arg(long, value_delimiter = ',', value_name = "ID", required_unless_present = "prompt")]
+    pub ids: Vec<u32>,
+    /// A text instead, tokenized without BOS.
+    #[arg(long, value_name = "TEXT", conflicts_with = "ids")]
+    pub prompt: Option<String>,
+    /// Where to write: a safetensors file with `tokens` I64 [n] and `logits` F32 [n, vocabulary].
+    #[arg(short, long, value_name = "FILE")]
+    pub output: PathBuf,
+    /// Round activations as another engine does.
+    #[arg(long, value_enum, default_value_t = EngineMath::Exact, value_name = "ENGINE")]
+    pub engine_math: EngineMath,
+    /// Where to compute: auto or cpu.
+    #[arg(long, default_value = "auto", value_name = "DEVICE")]
+    pub device: String,
+}
+
 /// Texts and windows.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Text")]
@@ -124,6 +150,9 @@ pub struct TextArgs {
     /// Which tokens of a window are scored: all that have a predecessor, or as llama-perplexity.
     #[arg(long, value_enum, default_value_t = ProtocolArg::Default)]
     pub protocol: ProtocolArg,
+    /// Round activations as another engine does, to see what it will really give.
+    #[arg(long, value_enum, default_value_t = EngineMath::Exact, value_name = "ENGINE")]
+    pub engine_math: EngineMath,
     /// Where to compute: auto or cpu.
     #[arg(long, default_value = "auto", value_name = "DEVICE")]
     pub device: String,
@@ -209,6 +238,47 @@ pub enum BosArg {
     Always,
     /// Never.
     Never,
+}
+
+/// `--engine-math`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum EngineMath {
+    /// As the scheme says, and otherwise not at all.
+    Exact,
+    /// 8 bits in ggml's blocks for quantized layers, F16 or BF16 for layers of that type.
+    #[value(name = "llama.cpp")]
+    LlamaCpp,
+    /// INT8 by token at absmax/127.5 where the scheme quantizes activations.
+    CompressedTensors,
+    /// LLM.int8 with outlier columns found at run time, for bitsandbytes int8 layers.
+    Bitsandbytes,
+}
+
+impl EngineMath {
+    /// For the runtime.
+    pub fn math(self) -> Math {
+        match self {
+            EngineMath::Exact => Math::Exact,
+            EngineMath::LlamaCpp => Math::LlamaCpp,
+            EngineMath::CompressedTensors => Math::CompressedTensors,
+            EngineMath::Bitsandbytes => Math::Bitsandbytes,
+        }
+    }
+
+    /// What a reader must know, if anything.
+    pub fn note(self) -> Option<String> {
+        let how = match self {
+            EngineMath::Exact => return None,
+            EngineMath::LlamaCpp => {
+                "llama.cpp rounds them: 8 bits in blocks of 32 or 256, F16 or BF16 layers to that type"
+            }
+            EngineMath::CompressedTensors => "compressed-tensors rounds them: INT8 by token, scale absmax/127.5",
+            EngineMath::Bitsandbytes => {
+                "bitsandbytes rounds them: INT8 by token beside outlier columns found at run time"
+            }
+        };
+        Some(format!("activations, the reference's too, are rounded as {how} (--engine-math)"))
+    }
 }
 
 /// `--protocol`.

@@ -3,6 +3,7 @@
 pub mod args;
 mod builtin;
 mod legend;
+mod logits;
 mod open;
 mod output;
 mod page;
@@ -45,6 +46,7 @@ pub fn main() -> ExitCode {
         Command::Compare(args) => run::compare(args, &progress),
         Command::Sweep(args) => sweep::sweep(args, &progress),
         Command::Perplexity(args) => run::perplexity(args, &progress),
+        Command::Logits(args) => logits::logits(args),
     };
     progress.finish();
     match outcome {

@@ -2,8 +2,7 @@
 
 use crate::Result;
 use crate::compare::Entrant;
-use crate::load::Loaded;
-use candle_core::Device;
+use crate::load::{Compute, Loaded};
 use std::path::{Path, PathBuf};
 
 /// An artifact that was opened, or why it couldn't be.
@@ -15,8 +14,8 @@ pub struct Opened {
 
 impl Opened {
     /// Opens an artifact beside its reference.
-    pub fn open(path: &Path, device: &Device, reference: &Loaded) -> Self {
-        Opened { path: path.into(), model: Loaded::open(path, device, Some(reference)) }
+    pub fn open(path: &Path, compute: &Compute, reference: &Loaded) -> Self {
+        Opened { path: path.into(), model: Loaded::open(path, compute, Some(reference)) }
     }
 
     /// What goes into the comparison.

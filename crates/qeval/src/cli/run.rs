@@ -4,10 +4,9 @@ use super::args::{CompareArgs, MeasureArgs, PerplexityArgs, TextArgs};
 use super::open::{self, Opened};
 use super::{Outcome, Usage, builtin, output, table};
 use crate::compare::{self, Entrant, Request, Subject};
-use crate::load::Loaded;
+use crate::load::{Compute, Loaded};
 use crate::{Corpus, choices};
 use anyhow::{Result, bail};
-use candle_core::Device;
 use std::path::Path;
 use store::Progress;
 
@@ -17,14 +16,15 @@ pub fn compare(args: &CompareArgs, progress: &dyn Progress) -> Result<Outcome> {
     inputs.extend(texts(&args.text, &args.measure));
     output::check(&args.output, &inputs)?;
     let request = request(&args.text, &args.measure)?;
-    let device = device(&args.text)?;
-    let reference = Loaded::open(&args.reference, &device, None)?;
-    let artifacts: Vec<Opened> = args.artifacts.iter().map(|path| Opened::open(path, &device, &reference)).collect();
+    let compute = compute(&args.text)?;
+    let reference = Loaded::open(&args.reference, &compute, None)?;
+    let artifacts: Vec<Opened> = args.artifacts.iter().map(|path| Opened::open(path, &compute, &reference)).collect();
     let entrants: Vec<Entrant<'_>> = artifacts.iter().map(|artifact| artifact.entrant(&reference)).collect();
     if let Some(reasons) = open::all_failed(&entrants) {
         bail!(reasons);
     }
-    let comparison = compare::compare(&reference.subject(None)?, &entrants, &request, progress)?;
+    let mut comparison = compare::compare(&reference.subject(None)?, &entrants, &request, progress)?;
+    comparison.notes.splice(..0, args.text.engine_math.note());
     output::present(&comparison, &args.output)
 }
 
@@ -34,9 +34,10 @@ pub fn texts<'a>(text: &'a TextArgs, measure: &'a MeasureArgs) -> Vec<&'a Path> 
     text.corpus.iter().chain(&measure.choices).map(|p| p.as_path()).chain(questions).collect()
 }
 
-/// Where to compute.
-pub fn device(args: &TextArgs) -> Result<Device> {
-    runtime::device(&args.device).map_err(|e| Usage(e.to_string()).into())
+/// Where and how to compute.
+pub fn compute(args: &TextArgs) -> Result<Compute> {
+    let device = runtime::device(&args.device).map_err(|e| Usage(e.to_string()))?;
+    Ok(Compute { device, math: args.engine_math.math() })
 }
 
 /// What the arguments ask for.
@@ -79,9 +80,10 @@ pub fn perplexity(args: &PerplexityArgs, progress: &dyn Progress) -> Result<Outc
     let protocol = args.text.protocol();
     protocol.check()?;
     let corpora = corpora(&args.text)?;
-    let loaded = Loaded::open(&args.model, &device(&args.text)?, None)?;
+    let loaded = Loaded::open(&args.model, &compute(&args.text)?, None)?;
     let subject: Subject<'_> = loaded.subject(None)?;
-    let scored = compare::perplexity(&subject, &corpora, &protocol, args.seed, progress)?;
+    let mut scored = compare::perplexity(&subject, &corpora, &protocol, args.seed, progress)?;
+    scored.notes.splice(..0, args.text.engine_math.note());
     let text = if args.json { scored.to_json()? } else { table::perplexity(&scored) };
     Ok(Outcome { text, problems: Vec::new() })
 }

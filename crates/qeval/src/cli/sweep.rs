@@ -4,9 +4,8 @@ use super::args::SweepArgs;
 use super::open::Opened;
 use super::{Outcome, Usage, builtin, output, run};
 use crate::compare::{self, Entrant};
-use crate::load::Loaded;
+use crate::load::{Compute, Loaded};
 use anyhow::{Context, Result, bail};
-use candle_core::Device;
 use qconvert::{Job, Layout, Settings, Source, Target};
 use schemes::Scheme;
 use std::path::{Component, Path, PathBuf};
@@ -29,7 +28,7 @@ pub fn sweep(args: &SweepArgs, progress: &dyn Progress) -> Result<Outcome> {
         refuse_model_folder(keep, model)?;
     }
     let request = run::request(&args.text, &args.measure)?;
-    let device = run::device(&args.text)?;
+    let compute = run::compute(&args.text)?;
     let work = TempDir::with_prefix("qeval-sweep-").context("cannot create a folder for the artifacts")?;
     let _transient = store::output::Transient::new(work.path());
     let model = match &args.model {
@@ -41,9 +40,9 @@ pub fn sweep(args: &SweepArgs, progress: &dyn Progress) -> Result<Outcome> {
             folder
         }
     };
-    let reference = Loaded::open(&model, &device, None)?;
+    let reference = Loaded::open(&model, &compute, None)?;
     let target = args.keep.as_deref().unwrap_or(work.path());
-    let artifacts = convert(args, &reference, &schemes, target, &device, progress)?;
+    let artifacts = convert(args, &reference, &schemes, target, &compute, progress)?;
 
     let mut known = reference.subject(None)?;
     if args.model.is_none() {
@@ -56,7 +55,8 @@ pub fn sweep(args: &SweepArgs, progress: &dyn Progress) -> Result<Outcome> {
             entrant.rename(scheme.to_string());
         }
     }
-    let comparison = compare::compare(&known, &entrants, &request, progress)?;
+    let mut comparison = compare::compare(&known, &entrants, &request, progress)?;
+    comparison.notes.splice(..0, args.text.engine_math.note());
     output::present(&comparison, &args.output)
 }
 
@@ -111,7 +111,7 @@ fn convert(
     reference: &Loaded,
     schemes: &[Scheme],
     target: &Path,
-    device: &Device,
+    compute: &Compute,
     progress: &dyn Progress,
 ) -> Result<Vec<Opened>> {
     let source = Source::new(&reference.files)?;
@@ -133,7 +133,7 @@ fn convert(
         jobs.push(Job { scheme, settings: settings.clone(), destination });
     }
     let made = qconvert::convert(&source, &jobs, progress)?;
-    Ok(made.iter().map(|m| Opened::open(&m.path, device, reference)).collect())
+    Ok(made.iter().map(|m| Opened::open(&m.path, compute, reference)).collect())
 }
 
 #[cfg(test)]

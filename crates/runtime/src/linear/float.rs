@@ -140,14 +140,14 @@ impl Slab<'_> {
     #[inline(always)]
     fn tile<S: Simd, const T: usize>(&self, s: S, edge: &Edge, tile: &[f32], token: usize) {
         let sums = dot::<S, T>(s, tile, self.term.x.group(token, self.column, self.padded));
-        for t in 0..T {
+        for (t, sums) in sums.iter().enumerate() {
             let out = self.term.task.out(token + t, edge.row, edge.rows);
             match <&mut [f32; TILE]>::try_from(&mut *out) {
-                Ok(out) => edge.store(self.prior, &sums[t], out),
+                Ok(out) => edge.store(self.prior, sums, out),
                 Err(_) => {
                     let mut whole = [0f32; TILE];
                     whole[..out.len()].copy_from_slice(out);
-                    edge.store(self.prior, &sums[t], &mut whole);
+                    edge.store(self.prior, sums, &mut whole);
                     out.copy_from_slice(&whole[..out.len()]);
                 }
             }

@@ -1,0 +1,52 @@
+//! `qeval logits`.
+
+use super::args::LogitsArgs;
+use super::{Outcome, Usage};
+use crate::load::Compute;
+use crate::model::LanguageModel;
+use crate::{Bos, Encoder, Packed};
+use anyhow::{Result, bail};
+use safetensors::tensor::{Dtype, TensorView};
+use std::path::Path;
+use store::output::{OutputFile, refuse_same_file};
+
+/// `qeval logits`: one sequence through the model, all logits to a file.
+pub fn logits(args: &LogitsArgs) -> Result<Outcome> {
+    refuse_same_file(&args.output, &[args.model.as_path()])?;
+    let device = runtime::device(&args.device).map_err(|e| Usage(e.to_string()))?;
+    let files = store::open(&args.model)?;
+    let name = args.model.display().to_string();
+    let tokens = match &args.prompt {
+        Some(text) => Encoder::new(&name, files.tokenizer()?, None)?.prompt(text, Bos::Never)?,
+        // A model without a tokenizer will do.
+        None => args.ids.clone(),
+    };
+    let model = Packed::load(&name, &files, &Compute { device, math: args.engine_math.math() })?;
+    if tokens.is_empty() {
+        bail!(Usage("the prompt has no tokens".into()));
+    }
+    let (mut values, mut vocab) = (Vec::new(), 0);
+    model.forward(&tokens)?.logits(0..tokens.len(), &mut |rows| {
+        vocab = rows.ncols();
+        values.extend(rows.iter().flat_map(|v| v.to_le_bytes()));
+    })?;
+    let ids: Vec<u8> = tokens.iter().flat_map(|t| i64::from(*t).to_le_bytes()).collect();
+    let bytes = safetensors::serialize(
+        [
+            ("tokens", TensorView::new(Dtype::I64, vec![tokens.len()], &ids)?),
+            ("logits", TensorView::new(Dtype::F32, vec![tokens.len(), vocab], &values)?),
+        ],
+        None,
+    )?;
+    write(&args.output, &bytes)?;
+    Ok(Outcome {
+        text: format!("{} x {vocab} logits in {}\n", tokens.len(), args.output.display()),
+        problems: Vec::new(),
+    })
+}
+
+fn write(path: &Path, bytes: &[u8]) -> Result<()> {
+    let file = OutputFile::create(path, Some(bytes.len() as u64))?;
+    file.write_all_at(bytes, 0)?;
+    Ok(file.persist()?)
+}
