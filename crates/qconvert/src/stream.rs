@@ -281,6 +281,8 @@ fn copy(source: &Source<'_>, weight: &Weight, jobs: &[&Job<'_>]) -> Result<()> {
     (0..data.len().div_ceil(COPY)).into_par_iter().try_for_each(|i| {
         let range = i * COPY..((i + 1) * COPY).min(data.len());
         let bytes = &data[range.clone()];
+        // First the writing: the kernel copies bytes that lie in this core's cache at half the speed.
+        jobs.iter().try_for_each(|job| job.sink.write(0, range.start as u64, bytes))?;
         if let Some(at) = finite::first_stored(dtype, bytes) {
             let value = match dtype.float() {
                 Some(ty) => ty.get(bytes, at),
@@ -288,7 +290,7 @@ fn copy(source: &Source<'_>, weight: &Weight, jobs: &[&Job<'_>]) -> Result<()> {
             };
             return Err(finite::error(source.model, weight, order, range.start / size + at, value));
         }
-        jobs.iter().try_for_each(|job| job.sink.write(0, range.start as u64, bytes))
+        Ok(())
     })
 }
 
