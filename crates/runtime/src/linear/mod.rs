@@ -75,9 +75,12 @@ pub struct Project<'a> {
 impl Project<'_> {
     /// On slices.
     pub fn run(&self, x: &[f32], out: &mut [f32]) {
+        self.run_on(Isa::best(), x, out);
+    }
+
+    fn run_on(&self, isa: Isa, x: &[f32], out: &mut [f32]) {
         let Some(cols) = self.layers.first().map(PackedLinear::cols).filter(|&c| c > 0) else { return };
         let tokens = x.len() / cols;
-        let isa = Isa::best();
         let mut prepared = Prepared::new(x, cols, self.per_sequence, isa.tile());
         let plan: Vec<_> = self
             .layers

@@ -133,20 +133,22 @@ fn every_form_multiplies_as_it_decodes() {
             for activation in
                 [Activation::Float, Activation::Int8Token, Activation::Int8Tensor, Activation::Int8Static(0.004)]
             {
-                check(&matrix, activation, &what);
+                for isa in Isa::available() {
+                    check(isa, &matrix, activation, &format!("{isa:?} {what}"));
+                }
             }
         }
     }
 }
 
 /// Eight tokens in sequences of four.
-fn check(matrix: &Matrix<Bytes>, activation: Activation, what: &str) {
+fn check(isa: Isa, matrix: &Matrix<Bytes>, activation: Activation, what: &str) {
     let (rows, cols) = (matrix.rows(), matrix.cols());
     let (x, bias) = (values(8 * cols, 11), values(rows, 12));
     let linear = Linear { matrix: matrix.clone(), bias: Some(bias.clone()), activation };
     let layers = [PackedLinear::new("test", Arc::new(linear), Math::Exact)];
     let mut out = vec![0f32; 8 * rows];
-    Project { layers: &layers, per_sequence: 4, accumulate: false }.run(&x, &mut out);
+    Project { layers: &layers, per_sequence: 4, accumulate: false }.run_on(isa, &x, &mut out);
     let largest = matrix.decode_all().iter().fold(0f32, |m, v| m.max(v.abs()));
     // Integer kernels take activations as 16-bit codes, off by 2^-16 of their block's largest at
     // most, which here is below 1: the sum's error has a deviation of a third of this.
@@ -174,11 +176,13 @@ fn integer_sums_are_exact() {
         let layers = [PackedLinear::new("test", Arc::new(linear), Math::Exact)];
         let mut x = vec![127f32; tokens * cols];
         x[1000] = 126.0;
-        let mut out = vec![0f32; tokens * 5];
-        Project { layers: &layers, per_sequence: 1, accumulate: false }.run(&x, &mut out);
-        let exact = (127 * 127 * 1024) as f32;
-        assert_eq!(out[..5], [exact - 127.0; 5]);
-        assert!(out[5..].iter().all(|v| *v == exact));
+        for isa in Isa::available() {
+            let mut out = vec![0f32; tokens * 5];
+            Project { layers: &layers, per_sequence: 1, accumulate: false }.run_on(isa, &x, &mut out);
+            let exact = (127 * 127 * 1024) as f32;
+            assert_eq!(out[..5], [exact - 127.0; 5]);
+            assert!(out[5..].iter().all(|v| *v == exact));
+        }
     }
 }
 
@@ -191,12 +195,14 @@ fn a_token_alone_is_a_token_among_many_in_integers() {
             let layers = [PackedLinear::new("test", Arc::new(linear), Math::Exact)];
             let project = Project { layers: &layers, per_sequence: 1, accumulate: false };
             let x = values(29 * cols, 11);
-            let mut all = vec![0f32; 29 * rows];
-            project.run(&x, &mut all);
-            for few in [1, 2, 5, 12] {
-                let mut out = vec![0f32; few * rows];
-                project.run(&x[..few * cols], &mut out);
-                assert_eq!(out, all[..few * rows], "{few} tokens, {rows} x {cols}");
+            for isa in Isa::available() {
+                let mut all = vec![0f32; 29 * rows];
+                project.run_on(isa, &x, &mut all);
+                for few in [1, 2, 5, 12] {
+                    let mut out = vec![0f32; few * rows];
+                    project.run_on(isa, &x[..few * cols], &mut out);
+                    assert_eq!(out, all[..few * rows], "{isa:?}: {few} tokens, {rows} x {cols}");
+                }
             }
         }
     }
