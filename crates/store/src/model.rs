@@ -81,7 +81,8 @@ const EMBEDDING: &str = "model.embed_tokens";
 /// The rotary factors that llama.cpp's converter writes for Llama 3.1.
 const ROPE_FREQS: &str = "rope_freqs.weight";
 
-/// Opens a HF directory, a .safetensors file or a GGUF file.
+/// Opens a HF directory, a .safetensors file, a GGUF file (of several parts the first), or a folder
+/// with one GGUF model and no other.
 ///
 /// Everything is validated here: header sizes, offsets, shards, duplicate names; the tensor
 /// data are only mapped.
@@ -104,7 +105,10 @@ pub fn open(path: &Path) -> Result<Model> {
 fn read(path: &Path) -> Result<Model> {
     let meta = fs::metadata(path).map_err(|e| Error::io(path, "open", e))?;
     if meta.is_dir() {
-        return hf::read_directory(path);
+        return match gguf::only_model(path)? {
+            Some(file) => read_gguf(&file, &Bytes::map(&file)?),
+            None => hf::read_directory(path),
+        };
     }
     if !meta.is_file() {
         return Err(Error::malformed(path, "is neither a file nor a folder"));

@@ -287,12 +287,16 @@ fn models_in_several_files_are_one() {
     let config = model.config_json.as_ref().expect("rebuilt");
     assert_eq!((&config["tie_word_embeddings"], &config["vocab_size"]), (&false.into(), &4.into()));
 
+    let folder = store::open(dir.path()).expect("the folder's only model");
+    assert_eq!((folder.path, folder.tensors.len()), (first.clone(), 3));
+
     let error = |path: &Path| store::open(path).expect_err("refused").to_string();
     let second = error(&dir.path().join("m-00002-of-00003.gguf"));
     assert!(second.contains("part 2 of 3") && second.contains("m-00001-of-00003.gguf"), "{second}");
     let renamed = dir.path().join("other.gguf");
     std::fs::copy(&first, &renamed).expect("copies");
     assert!(error(&renamed).contains("-00001-of-00003.gguf"));
+    assert!(error(dir.path()).contains("several models (m-00001-of-00003.gguf, other.gguf"));
     std::fs::remove_file(dir.path().join("m-00003-of-00003.gguf")).expect("removes");
     assert!(error(&first).contains("m-00003-of-00003.gguf"));
 

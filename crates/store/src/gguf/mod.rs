@@ -19,6 +19,7 @@ pub use export::{ExtraTensor, HfMetadata, HfSource, metadata_from_hf};
 pub use model::{GgufModel, read};
 pub use names::{ARCHITECTURES, gguf_to_hf_name, hf_to_gguf_name};
 pub use parse::{DEFAULT_ALIGNMENT, GgufFile, TensorInfo, parse};
+pub(crate) use split::only_model;
 pub use split::{KEYS as SPLIT_KEYS, part_name};
 pub use value::{Array, Strings, Value};
 pub use write::{NAME_LIMIT, Plan, PlannedTensor};

@@ -5,14 +5,56 @@
 
 use super::parse::{GgufFile, parse};
 use super::value::Value;
-use crate::{Bytes, Error, Result};
-use std::path::{Path, PathBuf};
+use crate::{Bytes, Error, Result, hf};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
 
 /// The keys of a split.
 pub const KEYS: [&str; 3] = ["split.no", "split.count", "split.tensors.count"];
 
 /// More parts than any model has: names have five digits.
 const MOST: u64 = 99_999;
+
+/// The GGUF model of a folder that holds no checkpoint: its only GGUF file, or the first of several
+/// parts. None where there is no GGUF file, or a safetensors file or config.json beside it.
+///
+/// # Errors
+/// When the folder can't be listed, or holds several models.
+pub(crate) fn only_model(folder: &Path) -> Result<Option<PathBuf>> {
+    let mut models = Vec::new();
+    for entry in fs::read_dir(folder).map_err(|e| Error::io(folder, "list", e))? {
+        let path = entry.map_err(|e| Error::io(folder, "list", e))?.path();
+        let name = path.file_name().and_then(|n| n.to_str()).unwrap_or_default();
+        if name == hf::CONFIG_FILE || name.ends_with(".safetensors") {
+            return Ok(None);
+        }
+        if name.ends_with(".gguf") && !is_later_part(name) {
+            models.push(path);
+        }
+    }
+    models.sort();
+    match &models[..] {
+        [] => Ok(None),
+        [one] => Ok(Some(one.clone())),
+        [a, b, ..] => {
+            let names = [a, b].map(|p| p.file_name().unwrap_or_default().display().to_string());
+            Err(Error::unsupported(
+                folder,
+                format!("holds several models ({}, ...): give one of them", names.join(", ")),
+            ))
+        }
+    }
+}
+
+/// Whether a name ends as that of a part that is not the first.
+fn is_later_part(name: &str) -> bool {
+    let Some((rest, count)) = name.strip_suffix(".gguf").and_then(|n| n.rsplit_once("-of-")) else { return false };
+    let number = rest.rsplit_once('-').map_or("", |(_, number)| number);
+    let digits = |s: &str| s.len() == 5 && s.bytes().all(|b| b.is_ascii_digit());
+    digits(number) && digits(count) && number != "00001"
+}
 
 /// One of the files after the first.
 pub(super) struct Part {

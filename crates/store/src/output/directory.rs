@@ -30,7 +30,7 @@ impl OutputDir {
     ///
     /// # Errors
     /// A parent that is missing or not writable; a destination that is a file, or a folder that
-    /// is neither empty nor a plain model folder (config.json or safetensors, no subfolders).
+    /// is neither empty nor a plain model folder (config.json, safetensors or GGUF, no subfolders).
     pub fn create(dest: &Path) -> Result<Self> {
         let target = temporary::resolve(dest)?;
         check_replaceable(&target, dest)?;
@@ -152,7 +152,8 @@ fn check_replaceable(target: &Path, shown: &Path) -> Result<()> {
             return Err(Error::unsupported(shown, what));
         }
         let name = entry.file_name();
-        model |= name == hf::CONFIG_FILE || Path::new(&name).extension().is_some_and(|e| e == "safetensors");
+        model |=
+            name == hf::CONFIG_FILE || Path::new(&name).extension().is_some_and(|e| e == "safetensors" || e == "gguf");
     }
     if empty || model {
         return Ok(());
