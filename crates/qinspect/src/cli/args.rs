@@ -1,0 +1,116 @@
+//! The command line of qinspect.
+
+use clap::{Args, Parser, Subcommand};
+use std::path::PathBuf;
+
+/// See why a model is hard to quantize.
+///
+/// What is in its files, how its weights and activations are spread, which parts suffer most from
+/// a scheme, what fits in memory, and what differs between two models.
+#[derive(Debug, Parser)]
+#[command(name = "qinspect", version, after_help = EXAMPLES)]
+pub struct Cli {
+    /// What to look at.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+const EXAMPLES: &str = "Examples:
+  qinspect tensors model.gguf --metadata
+  qinspect memory --params 13B --layers 40 --kv-heads 40 --head-dim 128
+
+Exit codes: 0 all went well; 1 something failed; 2 wrong usage.";
+
+/// What qinspect does.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// What is in a model's files: names, types, shapes, bytes, schemes, totals.
+    Tensors(TensorsArgs),
+    /// What fits into the memory of a device, by scheme: weights, context, users.
+    Memory(MemoryArgs),
+}
+
+/// `qinspect tensors`.
+#[derive(Debug, Args)]
+pub struct TensorsArgs {
+    /// A Hugging Face directory, a safetensors or a GGUF file.
+    #[arg(value_name = "MODEL")]
+    pub model: PathBuf,
+    /// Show the metadata too.
+    #[arg(long)]
+    pub metadata: bool,
+    /// A line for each tensor, not one for all blocks.
+    #[arg(long)]
+    pub all: bool,
+    /// Output.
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+/// `qinspect memory`.
+#[derive(Debug, Args)]
+pub struct MemoryArgs {
+    /// A model, whose real bytes count.
+    #[arg(value_name = "MODEL", required_unless_present = "params", conflicts_with = "params")]
+    pub model: Option<PathBuf>,
+    /// A number of parameters instead, such as 13B: each counts at the scheme's nominal bits.
+    #[arg(long, value_name = "N", requires_all = ["layers", "kv_heads", "head_dim"])]
+    pub params: Option<String>,
+    /// Blocks.
+    #[arg(long, value_name = "N", requires = "params")]
+    pub layers: Option<u64>,
+    /// Key and value heads.
+    #[arg(long, value_name = "N", requires = "params")]
+    pub kv_heads: Option<u64>,
+    /// Width of a head.
+    #[arg(long, value_name = "N", requires = "params")]
+    pub head_dim: Option<u64>,
+    /// Memory of the devices in GiB, separated by commas.
+    #[arg(long, value_delimiter = ',', default_value = "8,16,24,80", value_name = "GIB")]
+    pub vram: Vec<f64>,
+    /// What is neither weights nor cache, in GiB.
+    #[arg(long, default_value_t = 1.5, value_name = "GIB")]
+    pub overhead: f64,
+    /// Tokens of each user, where users are counted.
+    #[arg(long, default_value_t = 4096, value_name = "N")]
+    pub context: u64,
+    /// Schemes, separated by commas.
+    #[arg(long, value_delimiter = ',', value_name = "SCHEME")]
+    pub scheme: Vec<String>,
+    /// Output.
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+/// Output.
+#[derive(Debug, Args, Default)]
+#[command(next_help_heading = "Output")]
+pub struct OutputArgs {
+    /// Print JSON instead of the tables, or write it to a file beside them.
+    #[arg(long, num_args = 0..=1, require_equals = true, value_name = "FILE")]
+    pub json: Option<Option<PathBuf>>,
+    /// Print the main table as CSV.
+    #[arg(long)]
+    pub csv: bool,
+    /// Also write one self-contained page with tables and plots.
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+}
+
+impl OutputArgs {
+    /// Whether JSON goes to standard output.
+    pub fn prints_json(&self) -> bool {
+        matches!(self.json, Some(None))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_definition_is_consistent() {
+        Cli::command().debug_assert();
+    }
+}

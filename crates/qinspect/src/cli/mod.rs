@@ -1,0 +1,61 @@
+//! The program: arguments in, findings, one report.
+
+pub mod args;
+mod memory;
+mod output;
+mod tensors;
+
+use crate::Error;
+use args::{Cli, Command};
+use clap::Parser;
+use report::progress::Bars;
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+/// A mistake on the command line that clap can't see.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct Usage(String);
+
+/// Runs the program: exit code 0 when all went well, 1 on failure, 2 on wrong usage.
+pub fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(e) => {
+            // A closed pipe while printing help is no failure.
+            let _ = e.print();
+            return ExitCode::from(if e.use_stderr() { 2 } else { 0 });
+        }
+    };
+    let progress = Bars::new();
+    let outcome = match &cli.command {
+        Command::Tensors(args) => tensors::run(args),
+        Command::Memory(args) => memory::run(args),
+    };
+    progress.finish();
+    match outcome {
+        Ok(text) => print(&text),
+        Err(e) => fail(&e),
+    }
+}
+
+fn print(text: &str) -> ExitCode {
+    let mut out = io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(e) if e.kind() != io::ErrorKind::BrokenPipe => {
+            fail(&anyhow::Error::from(e).context("cannot print the result"))
+        }
+        _ => ExitCode::SUCCESS,
+    }
+}
+
+fn fail(e: &anyhow::Error) -> ExitCode {
+    // There is nowhere else to report that standard error is closed.
+    let _ = writeln!(io::stderr(), "qinspect: {}", report::error_line(e.as_ref()));
+    let request = match e.downcast_ref::<Error>() {
+        Some(Error::Request(_)) => true,
+        Some(Error::Score(e)) => matches!(e, qeval::Error::Protocol(_)),
+        _ => false,
+    };
+    ExitCode::from(if request || e.is::<Usage>() { 2 } else { 1 })
+}

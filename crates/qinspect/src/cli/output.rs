@@ -1,0 +1,108 @@
+//! Where findings go: standard output, and a page.
+
+use super::Usage;
+use super::args::OutputArgs;
+use anyhow::{Result, bail};
+use report::page::Page;
+use report::table::{Table, Terminal};
+use serde_json::{Map, Value, json};
+use std::path::Path;
+use store::output::{OutputFile, refuse_same_file};
+
+/// Version of the JSON.
+const VERSION: u32 = 1;
+
+/// No view is wider.
+const WIDEST: usize = 100;
+
+/// What a subcommand found, in every form.
+pub trait Findings {
+    /// The subcommand.
+    fn command(&self) -> &'static str;
+    /// For people, as wide as the terminal and no wider than 100 columns.
+    fn terminal(&self, form: &Terminal) -> Result<String>;
+    /// For machines.
+    fn json(&self) -> Result<Value>;
+    /// The main table, for CSV.
+    fn table(&self) -> Result<Table>;
+    /// For a browser.
+    fn page(&self) -> Result<Page>;
+}
+
+/// Checks what is asked of the output before any work.
+pub fn check(args: &OutputArgs, inputs: &[&Path]) -> Result<()> {
+    if args.prints_json() && args.csv {
+        bail!(Usage("only one of --json and --csv can be printed; --json=FILE writes a file".into()));
+    }
+    let files: Vec<&Path> = args.json.iter().flatten().chain(&args.html).map(|f| f.as_path()).collect();
+    check_files(&files, inputs)
+}
+
+/// Checks files that will be written.
+pub fn check_files(files: &[&Path], inputs: &[&Path]) -> Result<()> {
+    for (at, file) in files.iter().enumerate() {
+        refuse_same_file(file, inputs)?;
+        // By any other path or link, too.
+        if refuse_same_file(file, &files[..at]).is_err() {
+            bail!(Usage(format!("two outputs would both write {}; give each a file of its own", file.display())));
+        }
+        // Nobody wants to wait for findings that can't be written.
+        drop(OutputFile::create(file, None)?);
+    }
+    Ok(())
+}
+
+/// Writes the files, and gives what is printed.
+pub fn present(findings: &dyn Findings, args: &OutputArgs) -> Result<String> {
+    if let Some(Some(path)) = &args.json {
+        write(path, json_text(findings)?.as_bytes())?;
+    }
+    if let Some(path) = &args.html {
+        let mut page = findings.page()?;
+        page.colophon = format!("Made by {}.", tool());
+        write(path, page.render()?.as_bytes())?;
+    }
+    if args.prints_json() {
+        return json_text(findings);
+    }
+    if args.csv {
+        return Ok(findings.table()?.to_csv());
+    }
+    let form = report::stdout_form();
+    findings.terminal(&Terminal { width: form.width.min(WIDEST), ..form })
+}
+
+/// Writes a file that appears whole or not at all.
+pub fn write(path: &Path, bytes: &[u8]) -> Result<()> {
+    let file = OutputFile::create(path, None)?;
+    file.write_all_at(bytes, 0)?;
+    Ok(file.persist()?)
+}
+
+fn tool() -> String {
+    format!("qinspect {}", env!("CARGO_PKG_VERSION"))
+}
+
+fn json_text(findings: &dyn Findings) -> Result<String> {
+    let mut all = Map::new();
+    all.insert("tool".into(), json!(tool()));
+    all.insert("version".into(), json!(VERSION));
+    all.insert("command".into(), json!(findings.command()));
+    if let Value::Object(fields) = findings.json()? {
+        all.extend(fields);
+    }
+    Ok(format!("{}\n", serde_json::to_string_pretty(&Value::Object(all))?))
+}
+
+/// The parts of a view, with blank lines between them.
+pub fn paragraphs(parts: &[String]) -> String {
+    let parts: Vec<&str> = parts.iter().map(|p| p.trim_end()).filter(|p| !p.is_empty()).collect();
+    format!("{}\n", parts.join("\n\n"))
+}
+
+/// Names and values in lines.
+pub fn facts(facts: &[(&str, String)]) -> String {
+    let width = facts.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
+    let line = |(name, value): &(&str, String)| format!("{name:width$}  {}", report::format::printable(value));
+    facts.iter().map(line).collect::<Vec<_>>().join("\n")
+}

@@ -1,0 +1,13 @@
+//! Why a model is hard to quantize: what is in it, how its weights and activations are spread,
+//! which parts of it suffer most, what fits in memory, and what differs between two of them.
+//!
+//! Each module gives findings as data; [`cli`] shows them. The statistics themselves are
+//! [`observe`]'s.
+
+pub mod cli;
+mod error;
+pub mod memory;
+pub mod metadata;
+pub mod tensors;
+
+pub use error::{Error, Result};

@@ -1,0 +1,79 @@
+//! qinspect as a person runs it, on the fixture.
+
+use assert_cmd::Command;
+use serde_json::Value;
+use std::process::Output;
+
+/// The small trained model of this repository.
+const FIXTURE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/tiny");
+
+fn qinspect(args: &[&str]) -> Output {
+    Command::cargo_bin("qinspect").expect("built").args(args).output().expect("runs")
+}
+
+fn printed(args: &[&str]) -> String {
+    let out = qinspect(args);
+    assert!(out.status.success(), "{args:?}: {}", String::from_utf8_lossy(&out.stderr));
+    String::from_utf8(out.stdout).expect("UTF-8")
+}
+
+/// What is printed, whose lines fit 100 columns, with the fixture's place left out.
+fn view(args: &[&str]) -> String {
+    let text = printed(args).replace(FIXTURE, "fixtures/tiny");
+    for line in text.lines() {
+        assert!(line.chars().count() <= 100, "{line}");
+    }
+    text
+}
+
+fn json(args: &[&str]) -> Value {
+    let value: Value = serde_json::from_str(&printed(&[args, &["--json"]].concat())).expect("JSON");
+    assert_eq!((&value["version"], &value["command"]), (&1.into(), &args[0].into()));
+    value
+}
+
+/// One line on standard error that holds `what`, this exit code, and nothing printed.
+fn refuses(args: &[&str], code: i32, what: &str) {
+    let out = qinspect(args);
+    let err = String::from_utf8_lossy(&out.stderr);
+    assert_eq!(out.status.code(), Some(code), "{args:?}: {err}");
+    assert!(out.stdout.is_empty() && err.contains(what), "{args:?}: {err}");
+}
+
+/// Writes the page and looks at it.
+fn page(args: &[&str], plots: usize) {
+    let dir = tempfile::tempdir().expect("a folder");
+    let file = dir.path().join("page.html");
+    printed(&[args, &["--html", file.to_str().expect("a plain name")]].concat());
+    let page = std::fs::read_to_string(file).expect("written");
+    // Each plot is drawn for wide and for narrow pages.
+    assert!(page.matches("<svg").count() >= 2 * plots, "{}", page.matches("<svg").count());
+    assert!(!page.contains("<script") && !page.contains("src="));
+}
+
+#[test]
+fn memory_of_a_model_and_of_a_number() {
+    let args = ["memory", "--params", "13B", "--layers", "40", "--kv-heads", "40", "--head-dim", "128"];
+    let found = json(&[&args[..], &["--scheme", "int4-g128", "--vram", "8"]].concat());
+    assert_eq!(found["rows"][0]["fits"][0]["context_f16"], 337);
+    insta::assert_snapshot!(view(&["memory", FIXTURE, "--vram", "0.5,1.6,8", "--scheme", "int8-row,nf4"]));
+    page(&["memory", FIXTURE], 1);
+    assert!(printed(&[&args[..], &["--csv"]].concat()).starts_with("scheme,bits_per_parameter,weight_bytes,vram_gib"));
+    refuses(&["memory"], 2, "MODEL");
+    refuses(&["memory", "--params", "13G", "--layers", "1", "--kv-heads", "1", "--head-dim", "1"], 2, "13G");
+    refuses(&["memory", "no/such/model"], 1, "no/such/model: cannot open");
+    refuses(&["memory", FIXTURE, "--scheme", "int5"], 2, "int5");
+}
+
+#[test]
+fn tensors_of_a_model() {
+    insta::assert_snapshot!(view(&["tensors", FIXTURE, "--metadata"]));
+    assert!(view(&["tensors", FIXTURE, "--all"]).contains("model.layers.3.mlp.down_proj.weight"));
+    let found = json(&["tensors", FIXTURE, "--metadata"]);
+    assert_eq!((&found["parameters"], &found["architecture"]["layers"]), (&1_820_352.into(), &4.into()));
+    assert_eq!(found["tensors"].as_array().map(Vec::len), Some(38));
+    page(&["tensors", FIXTURE], 2);
+    assert!(printed(&["tensors", FIXTURE, "--csv"]).starts_with("name,type,shape,bytes,scheme,stored_name,file"));
+    refuses(&["tensors"], 2, "MODEL");
+    refuses(&["tensors", FIXTURE, "--json", "--csv"], 2, "only one of");
+}
