@@ -1,5 +1,7 @@
-//! Activation statistics: what the inputs of linear layers look like on text.
+//! Statistics: how weights are spread and what schemes lose of them, what the inputs of linear layers
+//! look like on text.
 
 mod calibration;
+pub mod weights;
 
 pub use calibration::{Calibration, Collector, Error};

@@ -8,6 +8,8 @@ pub mod cli;
 mod error;
 pub mod memory;
 pub mod metadata;
+pub mod place;
 pub mod tensors;
+pub mod weights;
 
 pub use error::{Error, Result};

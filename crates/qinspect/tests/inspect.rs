@@ -77,3 +77,22 @@ fn tensors_of_a_model() {
     refuses(&["tensors"], 2, "MODEL");
     refuses(&["tensors", FIXTURE, "--json", "--csv"], 2, "only one of");
 }
+
+#[test]
+fn weights_of_a_model() {
+    insta::assert_snapshot!(view(&["weights", FIXTURE]));
+    let found = json(&["weights", FIXTURE]);
+    let matrices = found["matrices"].as_array().expect("matrices");
+    assert_eq!(matrices.len(), 29);
+    let weights: u64 = matrices.iter().map(|m| m["rows"].as_u64().unwrap_or(0) * m["cols"].as_u64().unwrap_or(0)).sum();
+    let counted: u64 = found["histogram"].as_array().expect("bins").iter().filter_map(Value::as_u64).sum();
+    assert_eq!(weights, counted);
+    let schemes = found["schemes"].as_array().expect("schemes");
+    assert!(schemes.iter().all(|s| s["matrices"] == 28 && s["mean"].as_f64() <= s["worst"].as_f64()));
+    page(&["weights", FIXTURE], 3);
+    let csv = printed(&["weights", FIXTURE, "--csv", "--scheme", "int8-row"]);
+    assert!(csv.starts_with("module,mean_abs,std,max,max_over_std,beyond,kurtosis,max_row,max_col,"));
+    assert_eq!(csv.lines().count(), 30);
+    refuses(&["weights", FIXTURE, "--sigma", "0"], 2, "--sigma");
+    refuses(&["weights", FIXTURE, "--scheme", "int8-outlier"], 2, "--calibration");
+}

@@ -17,6 +17,7 @@ pub struct Cli {
 
 const EXAMPLES: &str = "Examples:
   qinspect tensors model.gguf --metadata
+  qinspect weights models/smollm2 --html weights.html
   qinspect memory --params 13B --layers 40 --kv-heads 40 --head-dim 128
 
 Exit codes: 0 all went well; 1 something failed; 2 wrong usage.";
@@ -26,6 +27,8 @@ Exit codes: 0 all went well; 1 something failed; 2 wrong usage.";
 pub enum Command {
     /// What is in a model's files: names, types, shapes, bytes, schemes, totals.
     Tensors(TensorsArgs),
+    /// How the weights of each matrix are spread, and what each scheme loses of them.
+    Weights(WeightsArgs),
     /// What fits into the memory of a device, by scheme: weights, context, users.
     Memory(MemoryArgs),
 }
@@ -40,6 +43,29 @@ pub struct TensorsArgs {
     #[arg(long)]
     pub metadata: bool,
     /// A line for each tensor, not one for all blocks.
+    #[arg(long)]
+    pub all: bool,
+    /// Output.
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+/// `qinspect weights`.
+#[derive(Debug, Args)]
+pub struct WeightsArgs {
+    /// A Hugging Face directory, a safetensors or a GGUF file.
+    #[arg(value_name = "MODEL")]
+    pub model: PathBuf,
+    /// Count weights further than so many standard deviations from the mean.
+    #[arg(long, default_value_t = 6.0, value_name = "N")]
+    pub sigma: f64,
+    /// Schemes whose loss is measured, separated by commas; by default one of each kind of code.
+    #[arg(long, value_delimiter = ',', value_name = "SCHEME")]
+    pub scheme: Vec<String>,
+    /// Activation statistics, for int8-outlier (qinspect activations --save writes them).
+    #[arg(long, value_name = "FILE")]
+    pub calibration: Option<PathBuf>,
+    /// A line for each matrix.
     #[arg(long)]
     pub all: bool,
     /// Output.

@@ -4,6 +4,8 @@ pub mod args;
 mod memory;
 mod output;
 mod tensors;
+mod weights;
+mod weights_page;
 
 use crate::Error;
 use args::{Cli, Command};
@@ -30,6 +32,7 @@ pub fn main() -> ExitCode {
     let progress = Bars::new();
     let outcome = match &cli.command {
         Command::Tensors(args) => tensors::run(args),
+        Command::Weights(args) => weights::run(args, &progress),
         Command::Memory(args) => memory::run(args),
     };
     progress.finish();
