@@ -13,13 +13,15 @@ use crate::plan::{Plan, PlannedWeight, Source};
 use crate::source::{self, Values, Weight};
 use rayon::prelude::*;
 use schemes::{FloatType, Overflow, RowOrder, int, measure::WeightError, nf4};
+use std::cell::RefCell;
 use std::collections::{BTreeMap, HashSet};
 use std::ops::Range;
 use std::sync::Mutex;
 use store::{DType, Progress, Tensor, Unit};
 
-/// Weights decoded at a time by one thread.
-const CHUNK: usize = 1 << 18;
+/// Weights decoded at a time by one thread: with their codes and what these decode to, they stay
+/// in the second-level cache.
+const CHUNK: usize = 1 << 16;
 
 /// Bytes copied at a time by one thread.
 const COPY: usize = 1 << 22;
@@ -152,8 +154,8 @@ fn convert(source: &Source<'_>, weight: &Weight, jobs: &[Job<'_>], overflow: Ove
         Err(schemes::Error::ScaleRange { row, value, ty }) => return widen(weight, row, value, ty, state),
         other => other.map_err(|e| codec(weight, e))?,
     };
-    let work = |rows| chunk(source, &view, rows, &encodes, &prepasses, overflow, state);
-    let parts: Vec<Vec<Part>> = view.chunks().into_par_iter().map(work).collect::<Result<_>>()?;
+    let work = Work { source, view: &view, jobs: &encodes, prepasses: &prepasses, overflow, state };
+    let parts: Vec<Vec<Part>> = view.chunks().into_par_iter().map(|rows| work.chunk(rows)).collect::<Result<_>>()?;
     for (i, job) in encodes.iter().enumerate() {
         record(weight, job, parts.iter().map(|part| part[i]), state);
     }
@@ -188,59 +190,83 @@ fn is_measured(weight: &Weight, planned: &PlannedWeight) -> bool {
     }
 }
 
-/// Converts some rows for every job and measures what each lost.
-fn chunk(
-    source: &Source<'_>,
-    view: &RowsView<'_>,
-    rows: Range<usize>,
-    jobs: &[&Job<'_>],
-    prepasses: &[Prepass],
+thread_local! {
+    /// Decoded weights, and what their codes decode to; kept from chunk to chunk.
+    static BUFFERS: RefCell<(Vec<f32>, Vec<f32>)> = RefCell::default();
+}
+
+/// A weight that is encoded for some artifacts.
+struct Work<'a> {
+    source: &'a Source<'a>,
+    view: &'a RowsView<'a>,
+    jobs: &'a [&'a Job<'a>],
+    prepasses: &'a [Prepass],
     overflow: Overflow,
-    state: &State,
-) -> Result<Vec<Part>> {
-    let weight = view.weight;
-    let mut values = Vec::new();
-    let mut decoded = Vec::new();
-    view.decode(rows.clone(), &mut values);
-    // Integer and NF4 codecs look for themselves; floats would pass.
-    let passes = |e: &Encoding| matches!(e, Encoding::Float(_) | Encoding::Outlier { .. });
-    if jobs.iter().any(|j| passes(&j.planned.laid.encoding))
-        && let Some(at) = finite::first_value(&values)
-    {
-        return Err(finite::error(source.model, weight, view.order, rows.start * view.cols + at, values[at]));
+    state: &'a State,
+}
+
+impl Work<'_> {
+    /// Converts some rows for every job and measures what each lost.
+    fn chunk(&self, rows: Range<usize>) -> Result<Vec<Part>> {
+        // Nothing in here runs another chunk on this thread.
+        BUFFERS.with_borrow_mut(|(values, decoded)| {
+            self.view.decode(rows.clone(), values);
+            decoded.resize(values.len(), 0.0);
+            self.check_finite(&rows, values)?;
+            let input = Chunk { first_row: rows.start, cols: self.view.cols, values };
+            let jobs = self.jobs.iter().zip(self.prepasses);
+            jobs.map(|(job, prepass)| self.encode(job, prepass, input, rows.clone(), decoded)).collect()
+        })
     }
-    let mut parts = vec![Part::default(); jobs.len()];
-    let input = Chunk { first_row: rows.start, cols: view.cols, values: &values };
-    for ((job, prepass), part) in jobs.iter().zip(prepasses).zip(&mut parts) {
+
+    /// Integer and NF4 codecs look for themselves; floats would pass.
+    fn check_finite(&self, rows: &Range<usize>, values: &[f32]) -> Result<()> {
+        let passes = |e: &Encoding| matches!(e, Encoding::Float(_) | Encoding::Outlier { .. });
+        if self.jobs.iter().any(|j| passes(&j.planned.laid.encoding))
+            && let Some(at) = finite::first_value(values)
+        {
+            return Err(self.not_finite(rows.start * self.view.cols + at, values[at]));
+        }
+        Ok(())
+    }
+
+    fn not_finite(&self, at: usize, value: f32) -> Error {
+        finite::error(self.source.model, self.view.weight, self.view.order, at, value)
+    }
+
+    /// Encodes some rows for one job, writes them, and measures what was lost.
+    fn encode(
+        &self,
+        job: &Job<'_>,
+        prepass: &Prepass,
+        input: Chunk<'_>,
+        rows: Range<usize>,
+        decoded: &mut [f32],
+    ) -> Result<Part> {
+        let (weight, cols) = (self.view.weight, self.view.cols);
+        let mut part = Part::default();
         let encoding = &job.planned.laid.encoding;
-        let codes = match encoding.encode(input, prepass, overflow) {
+        let codes = match encoding.encode(input, prepass, self.overflow) {
             Err(schemes::Error::ScaleRange { row, value, ty }) => {
-                widen(weight, row, value, ty, state)?;
-                continue;
+                return widen(weight, row, value, ty, self.state).map(|()| part);
             }
-            Err(schemes::Error::NotFinite { row, col, value }) => {
-                return Err(finite::error(source.model, weight, view.order, row * view.cols + col, value));
-            }
+            Err(schemes::Error::NotFinite { row, col, value }) => return Err(self.not_finite(row * cols + col, value)),
             other => other.map_err(|e| codec(weight, e))?,
         };
-        codes.emit(encoding, rows.clone(), view.cols, prepass, &mut |stream, offset, bytes| {
-            job.planned
-                .laid
-                .tensors
-                .iter()
-                .position(|t| t.content == Content::Stream(stream))
-                .map_or(Ok(()), |t| job.sink.write(t, offset, bytes))
+        let tensors = &job.planned.laid.tensors;
+        codes.emit(encoding, rows.clone(), cols, prepass, &mut |stream, offset, bytes| {
+            let tensor = tensors.iter().position(|t| t.content == Content::Stream(stream));
+            tensor.map_or(Ok(()), |t| job.sink.write(t, offset, bytes))
         })?;
-        if overflow == Overflow::Clamp {
+        if self.overflow == Overflow::Clamp {
             part.clamped = encoding.clamped(input);
         }
         if is_measured(weight, job.planned) {
-            decoded.resize(values.len(), 0.0);
-            codes.decode(encoding, rows.clone(), view.cols, prepass, &mut decoded);
-            part.error.add(&values, &decoded);
+            codes.decode(encoding, rows, cols, prepass, decoded);
+            part.error.add(input.values, decoded);
         }
+        Ok(part)
     }
-    Ok(parts)
 }
 
 /// A scale that f16 can't carry: remember the weight. That f32 can't carry is an error.

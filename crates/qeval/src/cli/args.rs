@@ -117,7 +117,7 @@ pub struct LogitsArgs {
     /// A text instead, tokenized without BOS.
     #[arg(long, value_name = "TEXT", conflicts_with = "ids")]
     pub prompt: Option<String>,
-    /// Where to write: a safetensors file with `tokens` I64 [n] and `logits` F32 [n, vocabulary].
+    /// Where to write: a safetensors file with `tokens` (I64, n) and `logits` (F32, n x vocabulary).
     #[arg(short, long, value_name = "FILE")]
     pub output: PathBuf,
     /// Round activations as another engine does.
