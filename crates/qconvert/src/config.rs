@@ -21,6 +21,9 @@ pub fn provenance(source: &Source<'_>, plan: &Plan, settings: &Settings) -> Inde
     if let Some(recipe) = settings.rules.recipe() {
         set("qconvert.recipe", recipe.name.clone());
     }
+    if let Some(ty) = settings.emulate {
+        set("qconvert.emulated", ty.to_string());
+    }
     let name = source.model.path.file_name().map_or_else(|| "model".into(), |n| n.to_string_lossy().into_owned());
     set("qconvert.source", name);
     set(HASH_KEY, HASH_PLACEHOLDER.into());

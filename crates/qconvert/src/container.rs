@@ -8,6 +8,7 @@ use crate::layout::OutTensor;
 use crate::plan::{Plan, Settings, Source, Target};
 use indexmap::IndexMap;
 use schemes::GgmlType;
+use std::ops::Range;
 use std::path::Path;
 use store::output::{OutputDir, OutputFile};
 use store::{DType, gguf, safetensors};
@@ -31,8 +32,15 @@ pub struct Artifact {
 /// the source is still its placeholder.
 #[derive(Debug, Clone)]
 pub enum Beside {
-    /// Keys and values in order, and tensors that the source has not.
-    Gguf(Vec<(String, gguf::Value)>, Vec<gguf::ExtraTensor>),
+    /// A GGUF model.
+    Gguf {
+        /// Keys and values in order, of the first file where there are several.
+        metadata: Vec<(String, gguf::Value)>,
+        /// Tensors that the source has not.
+        extra: Vec<gguf::ExtraTensor>,
+        /// The name of the first file in its folder, where there are several.
+        first: Option<String>,
+    },
     /// String metadata of every weight file, and the text of files made for this artifact.
     Directory(IndexMap<String, String>, Vec<(String, String)>),
 }
@@ -214,35 +222,86 @@ pub fn check(source: &Source<'_>, plan: &Plan, settings: &Settings) -> Result<()
 
 fn prepare_gguf(source: &Source<'_>, plan: &Plan, job: &Job) -> Result<Artifact> {
     let path = &job.destination;
-    let hf = gguf_beside(source, plan, &job.settings)?;
+    let mut hf = gguf_beside(source, plan, &job.settings)?;
+    let planned = gguf_tensors(plan, &hf, path)?;
+    let parts = gguf_parts(&planned, job.settings.max_shard);
+    let directory = if parts.len() > 1 { Some(OutputDir::create(path)?) } else { None };
+    let mut artifact = Artifact {
+        files: Vec::new(),
+        patches: Vec::new(),
+        places: Vec::new(),
+        directory: None,
+        bytes: 0,
+        beside: Beside::Directory(IndexMap::new(), Vec::new()),
+        notes: hf.warnings.iter().map(|w| format!("warning: {w}")).collect(),
+    };
+    // "model" of "model.gguf", but all of "qwen2.5-0.5b".
+    let name = path.file_name().map_or_else(|| "model".into(), |n| n.to_string_lossy().into_owned());
+    let prefix = name.strip_suffix(".gguf").unwrap_or(&name);
+    let mut places = Vec::with_capacity(planned.len());
+    for (i, range) in parts.iter().enumerate() {
+        let name = gguf::part_name(prefix, i + 1, parts.len());
+        let mut metadata = if parts.len() > 1 { split_keys(i, parts.len(), planned.len()) } else { Vec::new() };
+        if i == 0 {
+            hf.metadata.append(&mut metadata);
+            metadata.clone_from(&hf.metadata);
+        }
+        let shown = if directory.is_some() { path.join(&name) } else { path.clone() };
+        let layout = gguf::Plan::new(&shown, &metadata, &planned[range.clone()])?;
+        let file = match &directory {
+            Some(directory) => directory.file(&name, Some(layout.file_len()))?,
+            None => OutputFile::create(path, Some(layout.file_len()))?,
+        };
+        file.write_all_at(layout.header(), 0)?;
+        places.extend((0..range.len()).map(|t| (i, layout.offset(t))));
+        artifact.patches.push(layout.value_offset(config::HASH_KEY));
+        artifact.bytes += layout.file_len();
+        artifact.files.push(file);
+    }
+    let count = planned.len() - hf.extra.len();
+    for (extra, (file, offset)) in hf.extra.iter().zip(&places[count..]) {
+        let bytes: Vec<u8> = extra.values.iter().flat_map(|v| v.to_le_bytes()).collect();
+        artifact.files[*file].write_all_at(&bytes, *offset)?;
+    }
+    artifact.places = by_weight(plan, places.into_iter().take(count));
+    let first = directory.as_ref().map(|_| gguf::part_name(prefix, 1, parts.len()));
+    artifact.beside = Beside::Gguf { metadata: hf.metadata, extra: hf.extra, first };
+    artifact.directory = directory;
+    Ok(artifact)
+}
+
+/// The tensors of a GGUF model, those that the source has not at the end.
+fn gguf_tensors(plan: &Plan, hf: &gguf::HfMetadata, path: &Path) -> Result<Vec<gguf::PlannedTensor>> {
     let mut planned = Vec::new();
     for t in tensors(plan) {
-        let ty = t
-            .dtype
-            .ggml()
-            .ok_or_else(|| store::Error::tensor(path, &t.name, format!("GGUF has no type {}", t.dtype)))?;
-        planned.push(gguf::PlannedTensor::new(t.name.clone(), ty, &t.shape));
+        let no_type = || store::Error::tensor(path, &t.name, format!("GGUF has no type {}", t.dtype));
+        planned.push(gguf::PlannedTensor::new(t.name.clone(), t.dtype.ggml().ok_or_else(no_type)?, &t.shape));
     }
-    let count = planned.len();
-    planned.extend(
-        hf.extra.iter().map(|e| gguf::PlannedTensor::new(e.name.clone(), schemes::GgmlType::F32, &[e.values.len()])),
-    );
-    let layout = gguf::Plan::new(path, &hf.metadata, &planned)?;
-    let file = OutputFile::create(path, Some(layout.file_len()))?;
-    file.write_all_at(layout.header(), 0)?;
-    for (i, extra) in hf.extra.iter().enumerate() {
-        let bytes: Vec<u8> = extra.values.iter().flat_map(|v| v.to_le_bytes()).collect();
-        file.write_all_at(&bytes, layout.offset(count + i))?;
+    let extra = hf.extra.iter();
+    planned.extend(extra.map(|e| gguf::PlannedTensor::new(e.name.clone(), GgmlType::F32, &[e.values.len()])));
+    Ok(planned)
+}
+
+/// Which tensors go into which file: in order, each file up to `most` bytes of data, or one tensor.
+fn gguf_parts(planned: &[gguf::PlannedTensor], most: Option<u64>) -> Vec<Range<usize>> {
+    let most = most.unwrap_or(u64::MAX);
+    let (mut parts, mut start, mut bytes) = (Vec::new(), 0, 0u64);
+    for (i, tensor) in planned.iter().enumerate() {
+        let own = tensor.bytes();
+        if i > start && bytes.saturating_add(own) > most {
+            parts.push(start..i);
+            (start, bytes) = (i, 0);
+        }
+        bytes = bytes.saturating_add(own);
     }
-    Ok(Artifact {
-        files: vec![file],
-        patches: vec![layout.value_offset(config::HASH_KEY)],
-        places: by_weight(plan, (0..count).map(|i| (0, layout.offset(i)))),
-        directory: None,
-        bytes: layout.file_len(),
-        beside: Beside::Gguf(hf.metadata, hf.extra),
-        notes: hf.warnings.into_iter().map(|w| format!("warning: {w}")).collect(),
-    })
+    parts.push(start..planned.len());
+    parts
+}
+
+/// The keys by which llama.cpp knows the parts of a model.
+fn split_keys(part: usize, parts: usize, tensors: usize) -> Vec<(String, gguf::Value)> {
+    let values = [gguf::Value::U16(part as u16), gguf::Value::U16(parts as u16), gguf::Value::I32(tensors as i32)];
+    gguf::SPLIT_KEYS.map(String::from).into_iter().zip(values).collect()
 }
 
 /// llama.cpp's number for the type that most weights have (`general.file_type`).

@@ -55,6 +55,8 @@ pub enum Encoding {
     },
     /// A ggml type with its own rule for scales.
     Ggml(GgmlType),
+    /// What another encoding decodes to, rounded to a float type: one stream.
+    Emulated(Box<Encoding>, FloatType),
 }
 
 /// What must be known of the whole matrix before its rows can be encoded.
@@ -96,9 +98,17 @@ pub struct Chunk<'a> {
 pub type Emit<'a, E> = dyn FnMut(usize, u64, &[u8]) -> Result<(), E> + 'a;
 
 impl Encoding {
+    /// The encoding that makes the codes: of an emulated one the one that it stands for.
+    pub fn codes(&self) -> &Encoding {
+        match self {
+            Encoding::Emulated(inner, _) => inner,
+            other => other,
+        }
+    }
+
     /// Rows of a chunk are a multiple of this, so that blocks and bytes don't straddle chunks.
     pub fn row_multiple(&self, cols: usize) -> usize {
-        match self {
+        match self.codes() {
             Encoding::Nf4(_) | Encoding::Nf4Nested(_) => {
                 (1..=nf4::BLOCK).find(|r| (r * cols).is_multiple_of(nf4::BLOCK)).unwrap_or(nf4::BLOCK)
             }
@@ -108,7 +118,7 @@ impl Encoding {
 
     /// Whether the whole matrix must be seen first.
     pub fn needs_prepass(&self) -> bool {
-        matches!(self, Encoding::Int { grouping: Grouping::Tensor, .. } | Encoding::Nf4Nested(_))
+        matches!(self.codes(), Encoding::Int { grouping: Grouping::Tensor, .. } | Encoding::Nf4Nested(_))
     }
 
     /// Turns what the first pass saw into a `Prepass`: the absmax of each NF4 block, or of
@@ -117,7 +127,7 @@ impl Encoding {
     /// # Errors
     /// [`Error::ScaleRange`] when the scale's type does not carry the scale.
     pub fn prepass(&self, absmax: &[f32]) -> Result<Prepass, Error> {
-        match self {
+        match self.codes() {
             Encoding::Int { bits, grouping: Grouping::Tensor, scale, .. } => {
                 let max = int::absmax(absmax);
                 let unrounded = max / f32::from(bits.qmax());
@@ -196,6 +206,13 @@ impl Encoding {
                 let mut bytes = Vec::new();
                 ggml::encode_rows(*ty, values, cols, first_row, &mut bytes)?;
                 Ok(Codes::Ggml(*ty, bytes))
+            }
+            Encoding::Emulated(inner, ty) => {
+                let codes = inner.encode(chunk, prepass, overflow)?;
+                let mut decoded = vec![0f32; values.len()];
+                let rows = first_row..first_row + values.len() / cols.max(1);
+                codes.decode(inner, rows, cols, prepass, &mut decoded);
+                Encoding::Float(*ty).encode(Chunk { values: &decoded, ..chunk }, prepass, overflow)
             }
         }
     }

@@ -29,6 +29,9 @@ pub struct Settings {
     pub layout: Option<Layout>,
     /// What to do with values that the float type can't hold.
     pub overflow: Overflow,
+    /// Write quantized weights as what they decode to, in this type, so that any engine can score
+    /// them.
+    pub emulate: Option<FloatType>,
     /// Largest shard in bytes.
     pub max_shard: Option<u64>,
     /// Which weights are quantized.
@@ -47,6 +50,7 @@ impl Settings {
             target,
             layout: None,
             overflow: Overflow::Error,
+            emulate: None,
             max_shard: None,
             rules: Rules::default(),
             calibration: None,
@@ -170,6 +174,11 @@ impl<'a> Source<'a> {
         if scheme == Scheme::W8A8Tensor && settings.target == Target::Safetensors && settings.layout.is_none() {
             plan.notes.push("w8a8-tensor (one activation scale for a call) loads in transformers, but vLLM takes only per-token or static scales".into());
         }
+        let rounds =
+            |s: Scheme| matches!(s, Scheme::Int8Outlier | Scheme::W8A8Token | Scheme::W8A8Tensor | Scheme::W8A8Static);
+        if settings.emulate.is_some() && plan.weights.iter().any(|w| w.scheme.is_some_and(rounds)) {
+            plan.notes.push("only weights are emulated: the scheme's rounding of activations is not".into());
+        }
         methods::check_one_method(&plan, self)?;
         plan.notes.extend(methods::packed_in_gguf(&plan, self, settings));
         let quantized = plan.weights.iter().filter(|w| w.scheme.is_some()).count();
@@ -249,10 +258,18 @@ impl<'a> Source<'a> {
             activation_scale: stats.map(|s| s.iter().fold(0f32, |m, v| m.max(*v)) / 127.0),
         };
         let laid = match settings.layout {
+            // Any layout would do for what is then decoded; these hold every scheme.
+            None if settings.emulate.is_some() && matches!(scheme, Scheme::Ggml(_)) => {
+                layout::lay(Layout::Ggml, &request)
+            }
+            None if settings.emulate.is_some() => layout::lay(Layout::Packed, &request),
             Some(layout) => layout::lay(layout, &request),
             None => lay_default(settings.target, &request),
         };
         let laid = laid.map_err(|no| misfit(weight, no.why, no.instead))?;
+        if let Some(ty) = settings.emulate {
+            return Ok(emulated(laid, weight, name, ty));
+        }
         match methods::no_linear_module(self, weight, laid.layout) {
             Some((why, instead)) => Err(misfit(weight, why, instead)),
             None => Ok(laid),
@@ -327,6 +344,19 @@ fn no_config(model: &Model) -> Error {
     }
 }
 
+/// A plain tensor with what `laid` decodes to.
+fn emulated(laid: Laid, weight: &Weight, name: &str, ty: FloatType) -> Laid {
+    let tensor = OutTensor {
+        name: name.to_string(),
+        dtype: ty.into(),
+        shape: weight.shape.clone(),
+        bytes: (weight.count() * ty.size()) as u64,
+        content: Content::Stream(0),
+    };
+    let encoding = Encoding::Emulated(Box::new(laid.encoding), ty);
+    Laid { layout: Layout::Plain, encoding, tensors: vec![tensor], entry: None }
+}
+
 fn check_calibration(scheme: Scheme, settings: &Settings) -> Result<()> {
     let recipe = settings.rules.recipe();
     let needed = scheme.needs_calibration() || recipe.is_some_and(|r| r.schemes().any(Scheme::needs_calibration));
@@ -373,7 +403,7 @@ impl Plan {
         let (mut nominal, mut stored, mut count) = (0.0, 0.0, 0usize);
         for w in self.weights.iter().filter(|w| w.scheme.is_some()) {
             let shape = &source.weights[w.index].shape;
-            let (scale, columns) = match &w.laid.encoding {
+            let (scale, columns) = match w.laid.encoding.codes() {
                 Encoding::Outlier { columns, scale } => (*scale, columns.len()),
                 Encoding::Int { scale, .. } | Encoding::Nf4(scale) => (*scale, 0),
                 _ => (FloatType::F32, 0),

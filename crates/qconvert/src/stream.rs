@@ -221,7 +221,7 @@ impl Work<'_> {
 
     /// Integer and NF4 codecs look for themselves; floats would pass.
     fn check_finite(&self, rows: &Range<usize>, values: &[f32]) -> Result<()> {
-        let passes = |e: &Encoding| matches!(e, Encoding::Float(_) | Encoding::Outlier { .. });
+        let passes = |e: &Encoding| matches!(e.codes(), Encoding::Float(_) | Encoding::Outlier { .. });
         if self.jobs.iter().any(|j| passes(&j.planned.laid.encoding))
             && let Some(at) = finite::first_value(values)
         {
@@ -387,7 +387,7 @@ pub(crate) fn prepass(view: &RowsView<'_>, encoding: &Encoding) -> Result<Prepas
     if !encoding.needs_prepass() {
         return Ok(Prepass::default());
     }
-    let block = if matches!(encoding, Encoding::Nf4Nested(_)) { nf4::BLOCK } else { view.cols.max(1) };
+    let block = if matches!(encoding.codes(), Encoding::Nf4Nested(_)) { nf4::BLOCK } else { view.cols.max(1) };
     let parts: Vec<Vec<f32>> = view
         .chunks()
         .into_par_iter()

@@ -10,6 +10,7 @@ use crate::stream::{RowsView, prepass};
 use indexmap::IndexMap;
 use rayon::prelude::*;
 use schemes::Overflow;
+use std::collections::BTreeSet;
 use std::path::Path;
 use store::{Model, Progress, Unit, gguf};
 
@@ -35,20 +36,24 @@ pub(crate) fn finished(
     let path = artifact.path();
     verify(path, source, plan, settings.overflow, progress)?;
     match &artifact.beside {
-        Beside::Gguf(metadata, extra) => gguf_beside(path, metadata, extra, source_hash),
+        Beside::Gguf { metadata, extra, first } => {
+            let first = first.as_ref().map(|name| path.join(name));
+            gguf_beside(path, first.as_deref().unwrap_or(path), metadata, extra, source_hash)
+        }
         Beside::Directory(metadata, texts) => directory_beside(path, source, metadata, texts, source_hash),
     }
 }
 
 fn gguf_beside(
     path: &Path,
+    first: &Path,
     metadata: &[(String, gguf::Value)],
     extra: &[gguf::ExtraTensor],
     source_hash: &str,
 ) -> Result<()> {
     let differs = |what: String| Err(Error::CrossCheck { path: path.into(), what });
-    let bytes = store::Bytes::map(path)?;
-    let written = gguf::parse(path, &bytes)?;
+    let bytes = store::Bytes::map(first)?;
+    let written = gguf::parse(first, &bytes)?;
     if written.metadata.len() != metadata.len() {
         return differs(format!("has {} keys, {} were to be written", written.metadata.len(), metadata.len()));
     }
@@ -62,10 +67,10 @@ fn gguf_beside(
             return differs(format!("the value of key {key} is not what was to be written"));
         }
     }
+    let artifact = store::open(path)?;
     for tensor in extra {
         let values: Vec<u8> = tensor.values.iter().flat_map(|v| v.to_le_bytes()).collect();
-        let info = written.tensors.iter().find(|t| t.name == tensor.name);
-        if info.and_then(|t| bytes.get(written.range(t))) != Some(&values[..]) {
+        if artifact.tensors.get(&tensor.name).map(|t| &t.data[..]) != Some(&values[..]) {
             return differs(format!("tensor {} is not what was to be written", tensor.name));
         }
     }
@@ -113,7 +118,8 @@ pub fn verify(
 ) -> Result<Verified> {
     let artifact = store::open(path)?;
     if artifact.container == store::Container::Gguf {
-        crate::cross_check::gguf(path, &artifact)?;
+        let files: BTreeSet<&Path> = artifact.tensors.values().map(|t| t.file.as_path()).collect();
+        files.into_iter().try_for_each(crate::cross_check::gguf)?;
     }
     let total = source.weights.iter().map(|w| w.stored_bytes() as u64).sum();
     progress.start("verifying", Some(total), Unit::Bytes);

@@ -84,6 +84,82 @@ fn every_scheme_round_trips_in_its_default_and_packed_layouts() {
 }
 
 #[test]
+fn large_gguf_models_are_split_and_read_as_one() {
+    let dir = tempfile::tempdir().expect("temp dir");
+    let (model, whole, parts) =
+        (dir.path().join("model"), dir.path().join("whole.gguf"), dir.path().join("parts.gguf"));
+    write_model(&model, &SyntheticModel::default());
+    let opened = store::open(&model).expect("opens");
+    let source = Source::new(&opened).expect("whole");
+    let scheme: Scheme = "int8-row".parse().expect("known");
+    for (destination, max_shard) in [(&whole, None), (&parts, Some(200_000))] {
+        let mut settings = Settings::new(Target::Gguf);
+        (settings.max_shard, settings.verify) = (max_shard, true);
+        // Twice: a folder of parts that is there is replaced.
+        for _ in 0..2 {
+            let job = Job { scheme, settings: settings.clone(), destination: destination.clone() };
+            convert(&source, std::slice::from_ref(&job), &Silent).expect("converts");
+        }
+    }
+    let mut names: Vec<String> = std::fs::read_dir(&parts)
+        .expect("a folder")
+        .map(|e| e.expect("an entry").file_name().to_string_lossy().into_owned())
+        .collect();
+    names.sort();
+    let count = names.len();
+    assert!(count > 2);
+    assert_eq!(names[0], format!("parts-00001-of-{count:05}.gguf"));
+    let sizes = names.iter().map(|n| std::fs::metadata(parts.join(n)).expect("there").len());
+    assert!(sizes.max().expect("files") < 400_000, "the tokenizer is beside the tensors of the first");
+    let (a, b) = (store::open(&whole).expect("opens"), store::open(&parts.join(&names[0])).expect("opens"));
+    assert_eq!((a.tensors.len(), &a.config_json), (b.tensors.len(), &b.config_json));
+    for (name, tensor) in &a.tensors {
+        assert_eq!(
+            (&*tensor.data, tensor.dtype, tensor.order),
+            (&*b.tensors[name].data, b.tensors[name].dtype, b.tensors[name].order),
+            "{name}"
+        );
+    }
+}
+
+#[test]
+fn emulated_weights_are_what_the_scheme_decodes_to() {
+    let dir = tempfile::tempdir().expect("temp dir");
+    let model = dir.path().join("model");
+    write_model(&model, &SyntheticModel::default());
+    let opened = store::open(&model).expect("opens");
+    let source = Source::new(&opened).expect("whole");
+    for (scheme, target) in [
+        ("int4-g64", Target::Gguf),
+        ("nf4-dq", Target::Safetensors),
+        ("int8-outlier", Target::Gguf),
+        ("ggml-q4_0", Target::Safetensors),
+        ("int8-absmax", Target::Safetensors),
+    ] {
+        let scheme: Scheme = scheme.parse().expect("known");
+        let make = |emulate, name: &str| {
+            let coded = if matches!(scheme, Scheme::Ggml(_)) { Target::Gguf } else { target };
+            let mut settings = Settings::new(if emulate { target } else { coded });
+            settings.emulate = emulate.then_some(FloatType::F32);
+            settings.calibration = Some(common::fake_calibration(&source));
+            settings.verify = true;
+            let destination = dir.path().join(format!("{scheme}-{name}"));
+            let job = Job { scheme, settings, destination: destination.clone() };
+            convert(&source, std::slice::from_ref(&job), &Silent).unwrap_or_else(|e| panic!("{scheme} {name}: {e}"));
+            store::open(&destination).expect("opens")
+        };
+        let (plain, emulated) = (make(false, "coded.gguf"), make(true, "emulated"));
+        assert_eq!(emulated.metadata["qconvert.emulated"], "f32");
+        for module in ["self_attn.q_proj", "mlp.down_proj"].map(|m| format!("model.layers.1.{m}")) {
+            let [a, b] = [&plain, &emulated].map(|m| m.linear(&module).expect("a layer").matrix);
+            assert!(matches!(b.storage(), schemes::Storage::Float(FloatType::F32, _)), "{scheme}");
+            assert!(a.decode_all() == b.decode_all(), "{scheme} {module}");
+            assert_eq!(emulated.declared_schemes()[&module], scheme.to_string());
+        }
+    }
+}
+
+#[test]
 fn same_input_same_bytes() {
     let dir = tempfile::tempdir().expect("temp dir");
     let model = dir.path().join("model");

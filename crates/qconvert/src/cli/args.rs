@@ -1,6 +1,7 @@
 //! The command line of qconvert.
 
 use clap::{Parser, ValueEnum};
+use schemes::FloatType;
 use std::path::PathBuf;
 
 /// Turn an FP16/BF16 checkpoint into quantized GGUF or safetensors artifacts.
@@ -31,6 +32,11 @@ pub struct Args {
     /// By default the one that other engines load, where one holds the scheme.
     #[arg(long, value_parser = clap::value_parser!(crate::Layout))]
     pub layout: Option<crate::Layout>,
+
+    /// Write quantized weights as what they decode to, in f16, bf16 or f32: any engine can then score
+    /// the scheme. Activations that a scheme quantizes are not part of it.
+    #[arg(long, value_name = "TYPE", value_parser = parse_float, conflicts_with = "layout")]
+    pub emulate: Option<FloatType>,
 
     /// Also quantize the modules that match this glob, such as 'lm_head' (repeatable).
     #[arg(long, value_name = "GLOB")]
@@ -66,7 +72,8 @@ pub struct Args {
     #[arg(long, value_enum, default_value_t = OnOverflow::Error)]
     pub overflow: OnOverflow,
 
-    /// Largest safetensors file, such as 2GB or 500MiB; larger models are split.
+    /// Largest file, such as 2GB or 500MiB; larger models are split. The parts of a GGUF model then lie
+    /// in the folder that -o names, under the names that llama.cpp knows.
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub max_shard_size: Option<u64>,
 
@@ -111,6 +118,11 @@ pub enum OnOverflow {
     Error,
     /// Store the largest finite value.
     Clamp,
+}
+
+fn parse_float(text: &str) -> Result<FloatType, String> {
+    let types = [FloatType::F16, FloatType::BF16, FloatType::F32];
+    types.into_iter().find(|ty| ty.to_string() == text).ok_or_else(|| "give f16, bf16 or f32".into())
 }
 
 fn parse_size(text: &str) -> Result<u64, String> {

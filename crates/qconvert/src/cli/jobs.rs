@@ -22,6 +22,7 @@ pub fn request(args: &Args) -> Result<Request> {
     let schemes = schemes(args, recipe.as_ref())?;
     let mut settings = Settings::new(if args.to == To::Gguf { Target::Gguf } else { Target::Safetensors });
     settings.layout = args.layout;
+    settings.emulate = args.emulate;
     settings.max_shard = args.max_shard_size;
     settings.overflow = if args.overflow == super::args::OnOverflow::Clamp { Overflow::Clamp } else { Overflow::Error };
     settings.rules = Rules::new(&args.include, &args.exclude, recipe)?;

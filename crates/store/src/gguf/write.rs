@@ -27,6 +27,12 @@ impl PlannedTensor {
     pub fn new(name: impl Into<String>, ggml_type: GgmlType, shape: &[usize]) -> Self {
         PlannedTensor { name: name.into(), ggml_type, dims: shape.iter().rev().map(|&d| d as u64).collect() }
     }
+
+    /// Bytes of its data; the largest number where they are more.
+    pub fn bytes(&self) -> u64 {
+        let count = self.dims.iter().fold(1u64, |n, d| n.saturating_mul(*d));
+        (count / self.ggml_type.block_len() as u64).saturating_mul(self.ggml_type.block_bytes() as u64)
+    }
 }
 
 /// Where everything of a new file goes. Same input, same plan.
