@@ -4,12 +4,14 @@
 //! Each module gives findings as data; [`cli`] shows them. The statistics themselves are
 //! [`observe`]'s.
 
+pub mod activations;
 pub mod cli;
 mod error;
 pub mod memory;
 pub mod metadata;
 pub mod place;
 pub mod tensors;
+pub mod text;
 pub mod weights;
 
 pub use error::{Error, Result};

@@ -96,3 +96,44 @@ fn weights_of_a_model() {
     refuses(&["weights", FIXTURE, "--sigma", "0"], 2, "--sigma");
     refuses(&["weights", FIXTURE, "--scheme", "int8-outlier"], 2, "--calibration");
 }
+
+#[test]
+fn activations_of_a_model() {
+    let args = ["activations", FIXTURE, "--tokens", "96", "--ctx", "48"];
+    insta::assert_snapshot!(view(&args));
+    let found = json(&args);
+    let residual = found["residual"].as_array().expect("blocks");
+    assert_eq!((residual.len(), &found["tokens"], &found["sequences"]), (4, &96.into(), &2.into()));
+    for seen in residual.iter().chain(found["inputs"].as_array().expect("inputs")) {
+        let values: u64 =
+            seen["octaves"].as_array().expect("octaves").iter().filter_map(|o| o["values"].as_u64()).sum();
+        assert_eq!(Some(values + seen["zeros"].as_u64().unwrap_or(0)), seen["dimensions"].as_u64().map(|d| 96 * d));
+    }
+    assert_eq!(found["inputs"].as_array().map(Vec::len), Some(4 * 4 + 1));
+    assert!(view(&[&args[..], &["--inputs"]].concat()).contains("layers.3.mlp.down_proj"));
+    page(&args, 4);
+    let csv = printed(&[&args[..], &["--csv", "--top", "1"]].concat());
+    assert!(csv.starts_with("place,block,max,max_without_first,median,top1.dimension,"), "{csv}");
+}
+
+#[test]
+fn saved_statistics_are_what_conversion_takes() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let at = |name: &str| dir.path().join(name).to_str().expect("plain").to_string();
+    let saved = at("calibration.safetensors");
+    let text = printed(&["activations", FIXTURE, "--tokens", "64", "--save", &saved]);
+    assert!(text.contains("calibration of 29 modules on 64 tokens"), "{text}");
+    let calibration = observe::Calibration::load(saved.as_ref()).expect("its own format");
+    assert_eq!(calibration.module("model.layers.0.mlp.down_proj").map(<[f32]>::len), Some(512));
+    let model = store::open(FIXTURE.as_ref()).expect("opens");
+    let source = qconvert::Source::new(&model).expect("whole");
+    let mut settings = qconvert::Settings::new(qconvert::Target::Safetensors);
+    settings.calibration = Some(calibration);
+    let job = qconvert::Job { scheme: schemes::Scheme::Int8Outlier, settings, destination: at("out").into() };
+    qconvert::convert(&source, &[job], &store::Silent).expect("converts");
+    let weights = json(&["weights", FIXTURE, "--scheme", "int8-outlier,int8-row", "--calibration", &saved]);
+    assert_eq!(weights["schemes"].as_array().map(Vec::len), Some(2));
+    refuses(&["activations", FIXTURE, "--save", &at("x"), "--html", &at("x")], 2, "two outputs");
+    refuses(&["activations", FIXTURE, "--text", "no/such/text"], 1, "no/such/text: cannot read");
+    refuses(&["activations", FIXTURE, "--tokens", "0"], 2, "--tokens");
+}

@@ -1,6 +1,8 @@
 //! The command line of qinspect.
 
-use clap::{Args, Parser, Subcommand};
+use crate::text::Cut;
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use qeval::Bos;
 use std::path::PathBuf;
 
 /// See why a model is hard to quantize.
@@ -18,6 +20,7 @@ pub struct Cli {
 const EXAMPLES: &str = "Examples:
   qinspect tensors model.gguf --metadata
   qinspect weights models/smollm2 --html weights.html
+  qinspect activations models/smollm2 --text book.txt --save calibration.safetensors
   qinspect memory --params 13B --layers 40 --kv-heads 40 --head-dim 128
 
 Exit codes: 0 all went well; 1 something failed; 2 wrong usage.";
@@ -29,6 +32,8 @@ pub enum Command {
     Tensors(TensorsArgs),
     /// How the weights of each matrix are spread, and what each scheme loses of them.
     Weights(WeightsArgs),
+    /// What flows through a model on a text: large dimensions, their tokens, INT8 levels in use.
+    Activations(ActivationsArgs),
     /// What fits into the memory of a device, by scheme: weights, context, users.
     Memory(MemoryArgs),
 }
@@ -71,6 +76,73 @@ pub struct WeightsArgs {
     /// Output.
     #[command(flatten)]
     pub output: OutputArgs,
+}
+
+/// `qinspect activations`.
+#[derive(Debug, Args)]
+pub struct ActivationsArgs {
+    /// A Hugging Face directory, a safetensors or a GGUF file.
+    #[arg(value_name = "MODEL")]
+    pub model: PathBuf,
+    /// Text.
+    #[command(flatten)]
+    pub text: TextArgs,
+    /// Take out so many of the largest dimensions, to see what they cost.
+    #[arg(long, default_value_t = 4, value_name = "K")]
+    pub without: usize,
+    /// List so many of the largest dimensions.
+    #[arg(long, default_value_t = 3, value_name = "K")]
+    pub top: usize,
+    /// A line for the input of each linear layer.
+    #[arg(long)]
+    pub inputs: bool,
+    /// Write the maxima of each linear layer's input, for qconvert --calibration.
+    #[arg(long, value_name = "FILE")]
+    pub save: Option<PathBuf>,
+    /// Output.
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+/// Text.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Text")]
+pub struct TextArgs {
+    /// The text to run the model on; by default one that is built in.
+    #[arg(long, value_name = "FILE")]
+    pub text: Option<PathBuf>,
+    /// Use only the first N tokens of it.
+    #[arg(long, default_value_t = 512, value_name = "N")]
+    pub tokens: usize,
+    /// Tokens of a sequence.
+    #[arg(long, default_value_t = 512, value_name = "N")]
+    pub ctx: usize,
+    /// Begin every sequence with BOS: where the tokenizer adds one, always, or never.
+    #[arg(long, value_enum, default_value_t = BosArg::Auto)]
+    pub bos: BosArg,
+}
+
+impl TextArgs {
+    /// How the text is cut.
+    pub fn cut(&self) -> Cut {
+        let bos = match self.bos {
+            BosArg::Auto => Bos::Auto,
+            BosArg::Always => Bos::Always,
+            BosArg::Never => Bos::Never,
+        };
+        Cut { tokens: self.tokens, ctx: self.ctx, bos }
+    }
+}
+
+/// `--bos`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum BosArg {
+    /// Where the tokenizer adds one.
+    Auto,
+    /// Always.
+    Always,
+    /// Never.
+    Never,
 }
 
 /// `qinspect memory`.

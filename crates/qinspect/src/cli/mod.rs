@@ -1,9 +1,12 @@
 //! The program: arguments in, findings, one report.
 
+mod activations;
+mod activations_page;
 pub mod args;
 mod memory;
 mod output;
 mod tensors;
+mod texts;
 mod weights;
 mod weights_page;
 
@@ -33,6 +36,7 @@ pub fn main() -> ExitCode {
     let outcome = match &cli.command {
         Command::Tensors(args) => tensors::run(args),
         Command::Weights(args) => weights::run(args, &progress),
+        Command::Activations(args) => activations::run(args, &progress),
         Command::Memory(args) => memory::run(args),
     };
     progress.finish();
