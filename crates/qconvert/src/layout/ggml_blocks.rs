@@ -40,7 +40,7 @@ pub(super) fn lay(r: &Request<'_>) -> Result<Laid, NoFit> {
 fn no_fit(r: &Request<'_>, why: String) -> NoFit {
     let instead = match r.scheme {
         Scheme::Ggml(_) if r.cols.is_multiple_of(32) => {
-            "ggml-q8_0 or ggml-q4_0 fit, or keep the weight with --exclude".into()
+            "types with blocks of 32 fit (ggml-q8_0, -q5_1, -q5_0, -q4_1, -q4_0, -iq4_nl), or keep the weight with --exclude".into()
         }
         Scheme::Ggml(_) => "keep the weight with --exclude".into(),
         _ => "--layout packed holds it".into(),
