@@ -6,6 +6,7 @@
 
 pub mod activations;
 pub mod cli;
+pub mod diff;
 mod error;
 pub mod memory;
 pub mod metadata;

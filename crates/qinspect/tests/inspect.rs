@@ -116,6 +116,40 @@ fn activations_of_a_model() {
     assert!(csv.starts_with("place,block,max,max_without_first,median,top1.dimension,"), "{csv}");
 }
 
+/// Converts the fixture.
+fn convert(scheme: &str, to: qconvert::Target, destination: &std::path::Path) {
+    let model = store::open(FIXTURE.as_ref()).expect("opens");
+    let source = qconvert::Source::new(&model).expect("whole");
+    let scheme = scheme.parse().expect("a scheme");
+    let job = qconvert::Job { scheme, settings: qconvert::Settings::new(to), destination: destination.into() };
+    qconvert::convert(&source, &[job], &store::Silent).expect("converts");
+}
+
+#[test]
+fn differences_of_a_model_and_its_artifact() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let (folder, gguf) = (dir.path().join("artifact"), dir.path().join("artifact.gguf"));
+    convert("int4-g64", qconvert::Target::Safetensors, &folder);
+    convert("int4-g64", qconvert::Target::Gguf, &gguf);
+    let (folder, gguf) = (folder.to_str().expect("plain"), gguf.to_str().expect("plain"));
+    let shown = view(&["diff", FIXTURE, folder]).replace(folder, "artifact");
+    // What conversion writes beside the weights is not this program's.
+    let (tables, changes) = shown.split_once("config.json: ").expect("is there");
+    insta::assert_snapshot!(tables);
+    assert!(changes.contains("+ quantization_config.quant_method: \"compressed-tensors\""), "{changes}");
+    assert!(changes.contains("+ qconvert.scheme: int4-g64 (string)"), "{changes}");
+    let found = json(&["diff", FIXTURE, folder]);
+    let expected = json(&["weights", FIXTURE, "--scheme", "int4-g64"]);
+    let (a, b) = (found["mean_error"].as_f64(), expected["schemes"][0]["mean"].as_f64());
+    assert!(a.zip(b).is_some_and(|(a, b)| (a - b).abs() < 1e-7), "{a:?} {b:?}");
+    let same = json(&["diff", folder, gguf]);
+    assert_eq!(same["mean_error"], 0.0, "the containers decode to the same");
+    page(&["diff", FIXTURE, folder], 2);
+    assert!(view(&["diff", FIXTURE, FIXTURE]).contains("38 the same"));
+    assert_eq!(printed(&["diff", FIXTURE, gguf, "--csv"]).lines().count(), 39);
+    refuses(&["diff", FIXTURE], 2, "<B>");
+}
+
 #[test]
 fn saved_statistics_are_what_conversion_takes() {
     let dir = tempfile::tempdir().expect("a folder");

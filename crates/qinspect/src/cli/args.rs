@@ -22,6 +22,7 @@ const EXAMPLES: &str = "Examples:
   qinspect weights models/smollm2 --html weights.html
   qinspect activations models/smollm2 --text book.txt --save calibration.safetensors
   qinspect memory --params 13B --layers 40 --kv-heads 40 --head-dim 128
+  qinspect diff models/smollm2 smollm2-int8.gguf
 
 Exit codes: 0 all went well; 1 something failed; 2 wrong usage.";
 
@@ -36,6 +37,8 @@ pub enum Command {
     Activations(ActivationsArgs),
     /// What fits into the memory of a device, by scheme: weights, context, users.
     Memory(MemoryArgs),
+    /// What differs between two models: each tensor, configuration, metadata.
+    Diff(DiffArgs),
 }
 
 /// `qinspect tensors`.
@@ -175,6 +178,23 @@ pub struct MemoryArgs {
     /// Schemes, separated by commas.
     #[arg(long, value_delimiter = ',', value_name = "SCHEME")]
     pub scheme: Vec<String>,
+    /// Output.
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+/// `qinspect diff`.
+#[derive(Debug, Args)]
+pub struct DiffArgs {
+    /// The model that errors are relative to.
+    #[arg(value_name = "A")]
+    pub a: PathBuf,
+    /// The other model, in any layout.
+    #[arg(value_name = "B")]
+    pub b: PathBuf,
+    /// A line for each tensor.
+    #[arg(long)]
+    pub all: bool,
     /// Output.
     #[command(flatten)]
     pub output: OutputArgs,

@@ -3,6 +3,7 @@
 mod activations;
 mod activations_page;
 pub mod args;
+mod diff;
 mod memory;
 mod output;
 mod tensors;
@@ -38,6 +39,7 @@ pub fn main() -> ExitCode {
         Command::Weights(args) => weights::run(args, &progress),
         Command::Activations(args) => activations::run(args, &progress),
         Command::Memory(args) => memory::run(args),
+        Command::Diff(args) => diff::run(args, &progress),
     };
     progress.finish();
     match outcome {
