@@ -8,6 +8,8 @@ pub mod activations;
 pub mod cli;
 pub mod diff;
 mod error;
+pub mod hybrid;
+pub mod layers;
 pub mod memory;
 pub mod metadata;
 pub mod place;

@@ -171,3 +171,46 @@ fn saved_statistics_are_what_conversion_takes() {
     refuses(&["activations", FIXTURE, "--text", "no/such/text"], 1, "no/such/text: cannot read");
     refuses(&["activations", FIXTURE, "--tokens", "0"], 2, "--tokens");
 }
+
+#[test]
+fn sensitivity_of_blocks_and_a_recipe() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let recipe = dir.path().join("mixed.toml");
+    let args = ["layers", FIXTURE, "--scheme", "int4-g64", "--tokens", "128", "--ctx", "64"];
+    insta::assert_snapshot!(view(&[&args[..], &["--target-bpw", "5.3"]].concat()));
+    let with_recipe = [&args[..], &["--target-bpw", "6.2", "--recipe", recipe.to_str().expect("plain")]].concat();
+    let found = json(&with_recipe);
+    let parts = found["parts"].as_array().expect("parts");
+    let kl: Vec<f64> = parts.iter().filter_map(|p| p["divergence"]["kl"].as_f64()).collect();
+    assert!(kl.len() == 4 && kl.is_sorted_by(|a, b| a >= b) && kl[3] > 0.0, "{kl:?}");
+    let [all, mixed] = ["/all/kl", "/recipe/divergence/kl"].map(|at| found.pointer(at).and_then(Value::as_f64));
+    assert!(mixed.is_some() && mixed < all && all > Some(kl[0]), "{mixed:?} {all:?}");
+    assert_eq!((&found["recipe"]["kept"], parts[1]["kept"].as_bool()), (&2.into(), Some(true)));
+
+    // What was written is a recipe of that size.
+    let text = std::fs::read_to_string(&recipe).expect("written");
+    let parsed = qconvert::Recipe::parse("mixed.toml", &text).expect("a recipe");
+    let model = store::open(FIXTURE.as_ref()).expect("opens");
+    let source = qconvert::Source::new(&model).expect("whole");
+    let mut settings = qconvert::Settings::new(qconvert::Target::Safetensors);
+    let default = parsed.default.expect("named");
+    settings.rules = qconvert::Rules::new(&[], &[], Some(parsed)).expect("compiles");
+    let plan = source.plan(default, &settings, &Default::default()).expect("fits");
+    assert_eq!(plan.label, "int4-g64+int8-row");
+    let bits = plan.bits_per_weight(&source).map(|(nominal, _)| nominal);
+    assert!(bits.zip(found["recipe"]["bpw"].as_f64()).is_some_and(|(a, b)| (a - b).abs() < 1e-9), "{bits:?}");
+    page(&args, 2);
+}
+
+#[test]
+fn sensitivity_by_kind_and_what_is_refused() {
+    let args = ["layers", FIXTURE, "--tokens", "64", "--by", "kind"];
+    let found = json(&[&args[..], &["--scheme", "ggml-q4_0"]].concat());
+    assert_eq!(found["parts"].as_array().map(Vec::len), Some(7));
+    assert!(printed(&[&args[..], &["--scheme", "nf4", "--csv"]].concat()).starts_with("part,kl.mean,kl.ci95.low,"));
+    refuses(&["layers", FIXTURE], 2, "--scheme");
+    refuses(&["layers", FIXTURE, "--scheme", "f16"], 2, "no quantization");
+    refuses(&["layers", FIXTURE, "--scheme", "int8-outlier"], 2, "--calibration");
+    refuses(&["layers", FIXTURE, "--scheme", "int4-g64", "--target-bpw", "4"], 2, "--target-bpw 4 is less");
+    refuses(&["layers", FIXTURE, "--scheme", "int4-g64", "--ctx", "1"], 2, "context");
+}

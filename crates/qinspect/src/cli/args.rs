@@ -1,5 +1,6 @@
 //! The command line of qinspect.
 
+use crate::layers::By;
 use crate::text::Cut;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use qeval::Bos;
@@ -21,6 +22,7 @@ const EXAMPLES: &str = "Examples:
   qinspect tensors model.gguf --metadata
   qinspect weights models/smollm2 --html weights.html
   qinspect activations models/smollm2 --text book.txt --save calibration.safetensors
+  qinspect layers models/smollm2 --scheme int4-g128 --target-bpw 4.5 --recipe mixed.toml
   qinspect memory --params 13B --layers 40 --kv-heads 40 --head-dim 128
   qinspect diff models/smollm2 smollm2-int8.gguf
 
@@ -35,6 +37,8 @@ pub enum Command {
     Weights(WeightsArgs),
     /// What flows through a model on a text: large dimensions, their tokens, INT8 levels in use.
     Activations(ActivationsArgs),
+    /// Which blocks suffer most from a scheme, and a recipe that keeps these in more bits.
+    Layers(LayersArgs),
     /// What fits into the memory of a device, by scheme: weights, context, users.
     Memory(MemoryArgs),
     /// What differs between two models: each tensor, configuration, metadata.
@@ -146,6 +150,59 @@ pub enum BosArg {
     Always,
     /// Never.
     Never,
+}
+
+/// `qinspect layers`.
+#[derive(Debug, Args)]
+pub struct LayersArgs {
+    /// A Hugging Face directory, a safetensors or a GGUF file.
+    #[arg(value_name = "MODEL")]
+    pub model: PathBuf,
+    /// The scheme.
+    #[arg(long, value_name = "SCHEME")]
+    pub scheme: String,
+    /// What is quantized at a time.
+    #[arg(long, value_enum, default_value_t = ByArg::Block)]
+    pub by: ByArg,
+    /// The scheme of what the recipe keeps in more bits.
+    #[arg(long, default_value = "int8-row", value_name = "SCHEME")]
+    pub keep: String,
+    /// Bits per weight that the recipe may take; by default half a bit more than the scheme.
+    #[arg(long, value_name = "BITS")]
+    pub target_bpw: Option<f64>,
+    /// Write the recipe, for qconvert --recipe.
+    #[arg(long, value_name = "FILE")]
+    pub recipe: Option<PathBuf>,
+    /// Activation statistics, for schemes that need them (qinspect activations --save writes them).
+    #[arg(long, value_name = "FILE")]
+    pub calibration: Option<PathBuf>,
+    /// Text.
+    #[command(flatten)]
+    pub text: TextArgs,
+    /// Output.
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+/// `--by`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum ByArg {
+    /// All projections of one block.
+    Block,
+    /// One kind of projection in all blocks.
+    Kind,
+    /// One matrix.
+    Matrix,
+}
+
+impl From<ByArg> for By {
+    fn from(by: ByArg) -> Self {
+        match by {
+            ByArg::Block => By::Block,
+            ByArg::Kind => By::Kind,
+            ByArg::Matrix => By::Matrix,
+        }
+    }
 }
 
 /// `qinspect memory`.

@@ -4,6 +4,7 @@ mod activations;
 mod activations_page;
 pub mod args;
 mod diff;
+mod layers;
 mod memory;
 mod output;
 mod tensors;
@@ -38,6 +39,7 @@ pub fn main() -> ExitCode {
         Command::Tensors(args) => tensors::run(args),
         Command::Weights(args) => weights::run(args, &progress),
         Command::Activations(args) => activations::run(args, &progress),
+        Command::Layers(args) => layers::run(args, &progress),
         Command::Memory(args) => memory::run(args),
         Command::Diff(args) => diff::run(args, &progress),
     };

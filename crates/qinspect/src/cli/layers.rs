@@ -1,0 +1,214 @@
+//! `qinspect layers`.
+
+use super::args::LayersArgs;
+use super::memory::schemes;
+use super::output::{self, Findings, facts, paragraphs};
+use super::texts;
+use crate::layers::{self, By, Divergence, Layers, Part, Request};
+use crate::{Error, place};
+use anyhow::Result;
+use observe::Calibration;
+use qeval::{Protocol, Style};
+use report::chart::{Axis, Bar, BarChart, Line, LinePlot};
+use report::format;
+use report::page::{Fact, Page, Section};
+use report::spark::{Glyphs, bar};
+use report::table::{Cell, Column, Table, Terminal, Tone};
+use serde_json::{Value, json};
+use store::Progress;
+
+/// `qinspect layers`.
+pub fn run(args: &LayersArgs, progress: &dyn Progress) -> Result<String> {
+    let inputs: Vec<_> =
+        [&args.model].into_iter().chain(&args.text.text).chain(&args.calibration).map(|p| p.as_path()).collect();
+    output::check(&args.output, &inputs)?;
+    if let Some(recipe) = &args.recipe {
+        let others = args.output.json.iter().flatten().chain(&args.output.html).map(|p| p.as_path());
+        output::check_files(&others.chain([recipe.as_path()]).collect::<Vec<_>>(), &inputs)?;
+    }
+    let [scheme, keep] = [&args.scheme, &args.keep].map(|name| schemes(std::slice::from_ref(name)));
+    let cut = args.text.cut();
+    let request = Request {
+        scheme: scheme?[0],
+        keep: keep?[0],
+        by: args.by.into(),
+        target_bpw: args.target_bpw,
+        text: texts::text(&args.text)?,
+        protocol: Protocol { style: Style::Plain, ctx: cut.ctx, stride: None, bos: cut.bos, tokens: Some(cut.tokens) },
+        calibration: args.calibration.as_deref().map(Calibration::load).transpose().map_err(Error::from)?,
+    };
+    let found = layers::measure(&args.model, &request, progress)?;
+    if let Some(recipe) = &args.recipe {
+        output::write(recipe, found.recipe.toml.as_bytes())?;
+    }
+    output::present(&found, &args.output)
+}
+
+impl Findings for Layers {
+    fn command(&self) -> &'static str {
+        "layers"
+    }
+
+    fn terminal(&self, form: &Terminal) -> Result<String> {
+        let mut parts = vec![facts(&about(self)), form.render(&ranked(self, form.glyphs)?)];
+        parts.push(format!(
+            "A recipe of {} bits per weight:\n\n{}",
+            format::fixed(self.recipe.bpw, 3),
+            self.recipe.toml
+        ));
+        parts.extend(self.notes.iter().map(|note| format!("note: {}", format::printable(note))));
+        Ok(paragraphs(&parts))
+    }
+
+    fn json(&self) -> Result<Value> {
+        Ok(serde_json::to_value(self)?)
+    }
+
+    fn table(&self) -> Result<Table> {
+        Ok(ranked(self, Glyphs::Ascii)?)
+    }
+
+    fn page(&self) -> Result<Page> {
+        let mut ranking =
+            Section::new("Ranking").chart(&bars(self), "One part in the scheme at a time; 95% intervals.");
+        if self.by == By::Block {
+            ranking = ranking.chart(&by_block(self), "The same in the model's order.");
+        }
+        let recipe = self.recipe.toml.lines().filter(|line| !line.is_empty()).map(|line| format!("`{line}`"));
+        let sections = vec![
+            ranking.table(Table { title: String::new(), ..ranked(self, Glyphs::Unicode)? }),
+            recipe.fold(Section::new("Recipe"), Section::prose),
+            self.notes
+                .iter()
+                .cloned()
+                .fold(Section::new("How it was measured").prose(self.rule.clone()), Section::prose),
+        ];
+        let facts = about(self).into_iter().map(|(name, value)| Fact::new(name, value)).collect();
+        Ok(Page {
+            title: format!("Sensitivity of {} to {}", self.model, self.scheme),
+            facts,
+            sections,
+            ..Page::default()
+        })
+    }
+}
+
+fn about(found: &Layers) -> Vec<(&'static str, String)> {
+    let kl = |divergence: &Option<Divergence>| match divergence {
+        Some(d) => format!("KL {}, same top 1 {}", format::significant(d.kl, 3), format::percent(d.same_top1, 1)),
+        None => "can't be scored".into(),
+    };
+    let sum: f64 = found.parts.iter().filter_map(|p| p.divergence).map(|d| d.kl).sum();
+    vec![
+        ("Model", found.model.clone()),
+        ("Text", found.text.clone()),
+        ("Everything", format!("in {} ({} bpw): {}", found.scheme, format::fixed(found.bpw, 3), kl(&found.all))),
+        ("One by one", format!("KL adds up to {}", format::significant(sum, 3))),
+        (
+            "Recipe",
+            format!(
+                "{} of {} parts in {} ({} bpw): {}",
+                found.recipe.kept,
+                found.parts.len(),
+                found.keep,
+                format::fixed(found.recipe.bpw, 3),
+                kl(&found.recipe.divergence)
+            ),
+        ),
+    ]
+}
+
+fn ranked(found: &Layers, glyphs: Glyphs) -> Result<Table, report::Error> {
+    let what = match found.by {
+        By::Block => "Block",
+        By::Kind => "Kind",
+        By::Matrix => "Matrix",
+    };
+    let columns = vec![
+        Column::text("part", what),
+        Column::number("kl", "KL mean").unit("nats").parts(&["mean", "ci95.low", "ci95.high"]),
+        Column::text("bar", ""),
+        Column::number("share", "Share of\nthe sum"),
+        Column::number("same_top1", "Same\ntop 1"),
+        Column::text("kept", "Recipe"),
+        Column::text("pattern", "").machine_only(),
+        Column::number("weights", "").machine_only(),
+    ];
+    let title = format!("One {} at a time in {}, the most sensitive first", what.to_lowercase(), found.scheme);
+    let mut table = Table::new(title, columns);
+    let finite = || found.parts.iter().filter_map(|p| p.divergence).map(|d| d.kl);
+    let (largest, sum) = (finite().fold(0.0, f64::max), finite().sum::<f64>());
+    for part in &found.parts {
+        let [kl, drawn, share, top] = match part.divergence {
+            Some(d) => {
+                let share = if sum > 0.0 { d.kl / sum } else { 0.0 };
+                [
+                    kl_cell(&d),
+                    Cell::value(bar(d.kl / largest.max(f64::MIN_POSITIVE), 20, glyphs).trim_end(), Value::Null),
+                    Cell::value(format::percent(share, 1), share),
+                    Cell::value(format::percent(d.same_top1, 1), d.same_top1),
+                ]
+            }
+            None => [Cell::text("fails").tone(Tone::Bad), Cell::absent(), Cell::absent(), Cell::absent()],
+        };
+        let scheme = if part.kept { &found.keep } else { &found.scheme };
+        let tone = if part.kept { Tone::Normal } else { Tone::Muted };
+        table.push(vec![
+            Cell::value(place::short(&part.name), part.name.clone()),
+            kl,
+            drawn,
+            share,
+            top,
+            Cell::text(scheme.clone()).tone(tone),
+            Cell::text(part.pattern.clone()),
+            Cell::value(part.weights.to_string(), part.weights as u64),
+        ])?;
+    }
+    table.note(
+        "With 95% intervals over blocks of neighbouring tokens. Parts whose intervals overlap may change places.",
+    );
+    Ok(table)
+}
+
+fn kl_cell(d: &Divergence) -> Cell {
+    let interval = d.kl_ci95.map_or(String::new(), |i| format!(" {}", format::bounds(i.0, i.1, 2)));
+    let value = json!({"mean": d.kl, "ci95": d.kl_ci95});
+    Cell::value(format!("{}{interval}", format::significant(d.kl, 3)), value)
+}
+
+fn bars(found: &Layers) -> BarChart {
+    let one = |part: &Part| {
+        let d = part.divergence?;
+        Some(Bar {
+            label: place::short(&part.name).into(),
+            value: d.kl,
+            interval: d.kl_ci95.map(|i| (i.0, i.1)),
+            text: format::significant(d.kl, 3),
+            tone: Tone::Normal,
+        })
+    };
+    BarChart {
+        title: "KL divergence by part".into(),
+        axis: Axis::linear("Mean KL, nats"),
+        bars: found.parts.iter().filter_map(one).take(40).collect(),
+        guide: None,
+    }
+}
+
+fn by_block(found: &Layers) -> LinePlot {
+    let mut points: Vec<(f64, Divergence)> =
+        found.parts.iter().filter_map(|p| Some((p.block? as f64, p.divergence?))).collect();
+    points.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let band = points.iter().filter_map(|(x, d)| d.kl_ci95.map(|i| (*x, i.0, i.1)));
+    LinePlot {
+        title: "KL divergence by block".into(),
+        x: Axis::linear("Block"),
+        y: Axis::linear("Mean KL, nats").from(0.0),
+        lines: vec![Line {
+            name: found.scheme.clone(),
+            points: points.iter().map(|(x, d)| (*x, d.kl)).collect(),
+            band: band.collect(),
+        }],
+        guides: Vec::new(),
+    }
+}
