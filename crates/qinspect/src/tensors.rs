@@ -224,9 +224,12 @@ pub struct Alike<'a> {
     pub first: &'a TensorInfo,
 }
 
+/// What tensors that are alike have in common: name without number, type, shape, scheme.
+type Likeness<'a> = (String, &'a str, &'a [usize], Option<&'a str>);
+
 /// The tensors in file order, those of equal type, shape and scheme in different blocks together.
 pub fn alike(tensors: &[TensorInfo]) -> Vec<Alike<'_>> {
-    let mut groups: IndexMap<(String, &str, &[usize], Option<&str>), Alike<'_>> = IndexMap::new();
+    let mut groups: IndexMap<Likeness<'_>, Alike<'_>> = IndexMap::new();
     for tensor in tensors {
         let name = without_number(&tensor.name);
         let key = (name.clone(), tensor.dtype.as_str(), tensor.shape.as_slice(), tensor.scheme.as_deref());

@@ -101,7 +101,7 @@ fn heat(found: &Activations) -> HeatMap {
     HeatMap {
         title: "Channel maxima by block".into(),
         label: "Largest |x|, log scale".into(),
-        rows: shown.clone().map(|p| p.dimension.to_string()).collect(),
+        rows: shown.clone().map(|p| format!("dimension {}", p.dimension)).collect(),
         columns: (0..found.residual.len()).map(|block| block.to_string()).collect(),
         columns_label: "Block".into(),
         values: shown.map(|p| p.absmax.iter().map(|&v| f64::from(v)).collect()).collect(),

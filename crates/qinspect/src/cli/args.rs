@@ -22,7 +22,7 @@ const EXAMPLES: &str = "Examples:
   qinspect tensors model.gguf --metadata
   qinspect weights models/smollm2 --html weights.html
   qinspect activations models/smollm2 --text book.txt --save calibration.safetensors
-  qinspect layers models/smollm2 --scheme int4-g128 --target-bpw 4.5 --recipe mixed.toml
+  qinspect layers models/smollm2 --scheme int4-g64 --target-bpw 4.6 --recipe mixed.toml
   qinspect memory --params 13B --layers 40 --kv-heads 40 --head-dim 128
   qinspect diff models/smollm2 smollm2-int8.gguf
 

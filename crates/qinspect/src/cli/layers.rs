@@ -101,7 +101,6 @@ fn about(found: &Layers) -> Vec<(&'static str, String)> {
     let sum: f64 = found.parts.iter().filter_map(|p| p.divergence).map(|d| d.kl).sum();
     vec![
         ("Model", found.model.clone()),
-        ("Text", found.text.clone()),
         ("Everything", format!("in {} ({} bpw): {}", found.scheme, format::fixed(found.bpw, 3), kl(&found.all))),
         ("One by one", format!("KL adds up to {}", format::significant(sum, 3))),
         (
@@ -164,6 +163,7 @@ fn ranked(found: &Layers, glyphs: Glyphs) -> Result<Table, report::Error> {
             Cell::value(part.weights.to_string(), part.weights as u64),
         ])?;
     }
+    table.note(format!("{}: {}.", found.text, found.rule));
     table.note(
         "With 95% intervals over blocks of neighbouring tokens. Parts whose intervals overlap may change places.",
     );
