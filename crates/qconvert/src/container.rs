@@ -94,6 +94,19 @@ impl Sink<'_> {
 }
 
 impl Artifact {
+    /// Without files yet.
+    fn empty() -> Self {
+        Artifact {
+            files: Vec::new(),
+            patches: Vec::new(),
+            places: Vec::new(),
+            directory: None,
+            bytes: 0,
+            beside: Beside::Directory(IndexMap::new(), Vec::new()),
+            notes: Vec::new(),
+        }
+    }
+
     /// Where the planned weight number `at` goes.
     pub fn sink(&self, at: usize) -> Sink<'_> {
         Sink { artifact: self, places: &self.places[at] }
@@ -147,15 +160,7 @@ fn prepare_safetensors(source: &Source<'_>, plan: &Plan, job: &Job) -> Result<Ar
         texts.push((safetensors::INDEX_FILE.to_string(), safetensors::index_json(&shards, &specs)));
     }
     texts.extend(config::config_json(source, plan).map(|config| ("config.json".to_string(), format!("{config:#}\n"))));
-    let mut artifact = Artifact {
-        files: Vec::new(),
-        patches: Vec::new(),
-        places: Vec::new(),
-        directory: None,
-        bytes: 0,
-        beside: Beside::Directory(IndexMap::new(), Vec::new()),
-        notes: Vec::new(),
-    };
+    let mut artifact = Artifact::empty();
     let mut places = Vec::with_capacity(specs.len());
     for (i, shard) in shards.iter().enumerate() {
         let planned = safetensors::plan(&job.destination.join(&shard.file), &specs[shard.tensors.clone()], &metadata)?;
@@ -226,15 +231,8 @@ fn prepare_gguf(source: &Source<'_>, plan: &Plan, job: &Job) -> Result<Artifact>
     let planned = gguf_tensors(plan, &hf, path)?;
     let parts = gguf_parts(&planned, job.settings.max_shard);
     let directory = if parts.len() > 1 { Some(OutputDir::create(path)?) } else { None };
-    let mut artifact = Artifact {
-        files: Vec::new(),
-        patches: Vec::new(),
-        places: Vec::new(),
-        directory: None,
-        bytes: 0,
-        beside: Beside::Directory(IndexMap::new(), Vec::new()),
-        notes: hf.warnings.iter().map(|w| format!("warning: {w}")).collect(),
-    };
+    let mut artifact = Artifact::empty();
+    artifact.notes = hf.warnings.iter().map(|w| format!("warning: {w}")).collect();
     // "model" of "model.gguf", but all of "qwen2.5-0.5b".
     let name = path.file_name().map_or_else(|| "model".into(), |n| n.to_string_lossy().into_owned());
     let prefix = name.strip_suffix(".gguf").unwrap_or(&name);

@@ -5,7 +5,7 @@
 pub enum Error {
     /// A scheme name that is not known.
     #[error(
-        "unknown scheme '{0}'; known are f32, f16, bf16, int8-absmax, int4-absmax, int8-row, int4-row, int8-gN, int4-gN (such as int4-g128), nf4, nf4-dq, int8-outlier, w8a8-token, w8a8-tensor, w8a8-static, ggml-q8_0, ggml-q4_0"
+        "unknown scheme '{0}'; known are f32, f16, bf16, int8-absmax, int4-absmax, int8-row, int4-row, int8-gN, int4-gN (such as int4-g128), nf4, nf4-dq, int8-outlier, w8a8-token, w8a8-tensor, w8a8-static, ggml-TYPE (such as ggml-q8_0, ggml-q4_k)"
     )]
     UnknownScheme(String),
     /// The source holds a NaN or an infinity.
