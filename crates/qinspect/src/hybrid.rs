@@ -7,6 +7,7 @@ use qconvert::{Job, Layout, Settings, Source, Target};
 use schemes::Scheme;
 use serde_json::{Map, Value};
 use std::collections::HashSet;
+use store::output::Transient;
 use store::{Model, Progress};
 use tempfile::TempDir;
 
@@ -18,6 +19,7 @@ const PACKED: &str = "qconvert.tensors";
 pub struct Converted {
     /// The artifact.
     pub model: Model,
+    _transient: Transient,
     _folder: TempDir,
 }
 
@@ -34,6 +36,8 @@ impl Converted {
     ) -> Result<Self> {
         let io = |e| Error::io(std::env::temp_dir(), "make a folder", e);
         let folder = tempfile::Builder::new().prefix("qinspect-").tempdir().map_err(io)?;
+        // Gone, too, when the program is told to stop.
+        let transient = Transient::new(folder.path());
         // ggml's blocks lie in GGUF, all else at its own size in the packed layout.
         let (target, layout, name) = match scheme {
             Scheme::Ggml(_) => (Target::Gguf, None, "model.gguf"),
@@ -43,7 +47,7 @@ impl Converted {
         let settings = Settings { layout, calibration: calibration.cloned(), ..Settings::new(target) };
         let job = Job { scheme, settings, destination: destination.clone() };
         qconvert::convert(source, &[job], progress)?;
-        Ok(Converted { model: store::open(&destination)?, _folder: folder })
+        Ok(Converted { model: store::open(&destination)?, _transient: transient, _folder: folder })
     }
 }
 

@@ -102,6 +102,8 @@ pub struct Memory {
     pub overhead_gib: f64,
     /// By scheme.
     pub rows: Vec<Row>,
+    /// Things that a user should know.
+    pub notes: Vec<String>,
 }
 
 /// The schemes that are shown when none are named.
@@ -182,15 +184,30 @@ pub fn of_model(path: &Path, request: &Request) -> Result<Memory> {
     let parameters: usize = source.weights.iter().map(qconvert::Weight::count).sum();
     let stored: usize = source.weights.iter().map(qconvert::Weight::stored_bytes).sum();
     let mut candidates = vec![Candidate { scheme: "as stored".into(), bytes: stored as f64 }];
-    candidates.extend(request.schemes.iter().map(|&scheme| Candidate {
-        scheme: scheme.to_string(),
-        bytes: source.weights.iter().map(|weight| weight_bytes(weight, scheme)).sum(),
-    }));
+    let mut notes = source.warnings.clone();
+    for &scheme in &request.schemes {
+        let misfits = source.weights.iter().filter(|weight| !suits(weight, scheme)).count();
+        if misfits == 0 {
+            let bytes = source.weights.iter().map(|weight| weight_bytes(weight, scheme)).sum();
+            candidates.push(Candidate { scheme: scheme.to_string(), bytes });
+        } else {
+            notes.push(format!("{scheme} left out: its blocks don't divide the rows of {misfits} matrices"));
+        }
+    }
     let cache =
         CacheShape { layers: config.layers as u64, kv_heads: config.kv_heads as u64, head_dim: config.head_dim as u64 };
     let mut memory = fit(Some(path.display().to_string()), parameters as u64, cache, candidates, request)?;
     memory.trained_context = Some(config.max_position as u64);
+    memory.notes = notes;
     Ok(memory)
+}
+
+/// Whether a weight can be in the scheme, or isn't to be.
+fn suits(weight: &qconvert::Weight, scheme: Scheme) -> bool {
+    match (scheme, &weight.shape[..]) {
+        (Scheme::Ggml(ty), &[_, cols]) if weight.is_block_projection() => cols.is_multiple_of(ty.block_len()),
+        _ => true,
+    }
 }
 
 /// Bytes of one weight: in the scheme if that is what conversion does by default, else as stored.
@@ -226,6 +243,7 @@ fn fit(
         context: request.context,
         overhead_gib: request.overhead,
         rows: candidates.into_iter().map(row).collect(),
+        notes: Vec::new(),
     })
 }
 

@@ -58,6 +58,7 @@ fn memory_of_a_model_and_of_a_number() {
     assert_eq!(found["rows"][0]["fits"][0]["context_f16"], 337);
     insta::assert_snapshot!(view(&["memory", FIXTURE, "--vram", "0.5,1.6,8", "--scheme", "int8-row,nf4"]));
     page(&["memory", FIXTURE], 1);
+    assert!(view(&["memory", FIXTURE]).contains("note: ggml-q4_k left out: its blocks don't divide the rows of 24"));
     assert!(printed(&[&args[..], &["--csv"]].concat()).starts_with("scheme,bits_per_parameter,weight_bytes,vram_gib"));
     refuses(&["memory"], 2, "MODEL");
     refuses(&["memory", "--params", "13G", "--layers", "1", "--kv-heads", "1", "--head-dim", "1"], 2, "13G");

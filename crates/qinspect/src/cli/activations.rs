@@ -55,7 +55,8 @@ impl Findings for View {
             ("Model", found.model.clone()),
             ("Text", format!("{}, {} tokens in {}", found.text, found.tokens, counted(found.sequences, "sequence"))),
         ];
-        let mut parts = vec![facts(&about), form.render(&large(found)?), form.render(&int8(found, &found.residual)?)];
+        let mut parts =
+            vec![facts(&about, form.width), form.render(&large(found)?), form.render(&int8(found, &found.residual)?)];
         parts.push(form.render(&persistent(found, form.glyphs)?));
         parts.push(octaves(found, form));
         parts.push(form.render(&by_kind(found)?));

@@ -38,7 +38,7 @@ impl Findings for View {
 
     fn terminal(&self, form: &Terminal) -> Result<String> {
         let found = &self.found;
-        let mut parts = vec![facts(&about(found))];
+        let mut parts = vec![facts(&about(found), form.width)];
         let mut listed: Vec<&Compared> =
             found.tensors.iter().filter(|t| self.each || t.status != Status::Same).collect();
         if found.count(Status::Changed) > 0 {

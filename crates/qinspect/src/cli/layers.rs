@@ -50,7 +50,7 @@ impl Findings for Layers {
     }
 
     fn terminal(&self, form: &Terminal) -> Result<String> {
-        let mut parts = vec![facts(&about(self)), form.render(&ranked(self, form.glyphs)?)];
+        let mut parts = vec![facts(&about(self), form.width), form.render(&ranked(self, form.glyphs)?)];
         parts.push(format!(
             "A recipe of {} bits per weight:\n\n{}",
             format::fixed(self.recipe.bpw, 3),

@@ -53,7 +53,8 @@ impl Findings for Memory {
 
     fn terminal(&self, form: &Terminal) -> Result<String> {
         let about: Vec<(&str, String)> = self.about();
-        let parts = [facts(&about), form.render(&self.contexts()?), form.render(&self.users()?)];
+        let mut parts = vec![facts(&about, form.width), form.render(&self.contexts()?), form.render(&self.users()?)];
+        parts.extend(self.notes.iter().map(|note| format!("note: {}", format::printable(note))));
         Ok(paragraphs(&parts))
     }
 
@@ -95,10 +96,11 @@ impl Findings for Memory {
     fn page(&self) -> Result<Page> {
         let title = format!("What fits of {}", self.name());
         let plot = self.plot();
-        let section = Section::new("Context and users")
+        let mut section = Section::new("Context and users")
             .table(self.contexts()?)
             .chart(&plot, "One user, F16 cache. A scheme has no line where its weights don't fit.")
             .table(self.users()?);
+        section = self.notes.iter().cloned().fold(section, Section::prose);
         let facts = self.about().into_iter().map(|(name, value)| Fact::new(name, value)).collect();
         Ok(Page { title, facts, sections: vec![section], ..Page::default() })
     }

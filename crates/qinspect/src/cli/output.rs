@@ -100,9 +100,33 @@ pub fn paragraphs(parts: &[String]) -> String {
     format!("{}\n", parts.join("\n\n"))
 }
 
-/// Names and values in lines.
-pub fn facts(facts: &[(&str, String)]) -> String {
+/// Names and values in lines no longer than `limit` where words allow that.
+pub fn facts(facts: &[(&str, String)], limit: usize) -> String {
     let width = facts.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
-    let line = |(name, value): &(&str, String)| format!("{name:width$}  {}", report::format::printable(value));
-    facts.iter().map(line).collect::<Vec<_>>().join("\n")
+    let mut lines = Vec::new();
+    for (name, value) in facts {
+        let mut line = format!("{name:width$} ");
+        for word in report::format::printable(value).split_whitespace() {
+            let is_first = line.chars().count() == width + 1;
+            if !is_first && line.chars().count() + 1 + word.chars().count() > limit {
+                lines.push(std::mem::replace(&mut line, " ".repeat(width + 1)));
+            }
+            line.push(' ');
+            line.push_str(word);
+        }
+        lines.push(line);
+    }
+    lines.join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn facts_are_wrapped_at_words() {
+        let shown = facts(&[("A", "one two three".into()), ("Long", "four".into())], 14);
+        assert_eq!(shown, "A     one two\n      three\nLong  four");
+        assert_eq!(facts(&[("A", "a-very-long-word b".into())], 8), "A  a-very-long-word\n   b");
+    }
 }

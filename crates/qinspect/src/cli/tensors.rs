@@ -31,7 +31,7 @@ impl Findings for View {
 
     fn terminal(&self, form: &Terminal) -> Result<String> {
         let found = &self.found;
-        let mut parts = vec![facts(&about(found))];
+        let mut parts = vec![facts(&about(found), form.width)];
         parts.push(form.render(&if self.each { self.table()? } else { grouped(found)? }));
         parts.push(form.render(&totals("By type in the file", "Type", "Tensors", &found.types)?));
         parts.push(form.render(&totals("Linear layers and embedding by scheme", "Scheme", "Layers", &found.schemes)?));

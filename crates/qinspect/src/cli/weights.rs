@@ -50,7 +50,7 @@ impl Findings for View {
             ("Model", found.model.clone()),
             ("Matrices", format!("{}, {} weights", found.matrices.len(), format::count(weights as u64))),
         ];
-        let mut parts = vec![facts(&about), form.render(&kinds(found, form.glyphs)?)];
+        let mut parts = vec![facts(&about, form.width), form.render(&kinds(found, form.glyphs)?)];
         let mut extreme: Vec<&Matrix> = found.matrices.iter().collect();
         if self.each {
             parts.push(form.render(&matrices("Each matrix", found, &extreme)?));
