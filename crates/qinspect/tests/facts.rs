@@ -70,3 +70,20 @@ fn the_residual_stream_of_smollm2() {
     assert_eq!(block.max_without_first.round(), 132.0);
     assert_eq!(block.without_first.map(|c| c.levels), Some(180.0));
 }
+
+#[test]
+#[ignore = "needs models/smollm2; takes a minute"]
+fn outlier_columns_of_smollm2() {
+    let book = concat!(env!("CARGO_MANIFEST_DIR"), "/../../corpora/books/moby-dick-61.txt");
+    let text = Text { name: "chapter 61".into(), text: std::fs::read_to_string(book).expect("is there") };
+    let cut = Cut { tokens: 2048, ctx: 512, bos: qeval::Bos::Never };
+    let request = activations::Request { text, cut, top: 3, without: 4 };
+    let found = activations::look(Path::new(MODEL), &request, &Silent).expect("runs");
+    let (mut all, mut of_down, mut columns) = (0, 0, 0);
+    for (module, absmax) in found.calibration.modules().filter(|(module, _)| *module != "lm_head") {
+        let outliers = schemes::outlier::outlier_columns(absmax, schemes::outlier::THRESHOLD).len();
+        (all, columns) = (all + outliers, columns + absmax.len());
+        of_down += if module.ends_with("down_proj") { outliers } else { 0 };
+    }
+    assert_eq!((all, columns, of_down), (6_869, 149_760, 6_689));
+}

@@ -133,7 +133,6 @@ fn tensors(title: &str, which: &[&Compared]) -> Result<Table, report::Error> {
         Column::text("shape_b", "").machine_only(),
     ];
     let mut table = Table::new(title, columns);
-    let text = |value: &Option<String>| value.clone().map_or_else(Cell::absent, Cell::text);
     let number = |value: Option<f64>| value.map_or_else(Cell::absent, |v| Cell::value(format::significant(v, 3), v));
     let shape = |shape: &Option<Vec<usize>>| {
         shape
@@ -145,8 +144,8 @@ fn tensors(title: &str, which: &[&Compared]) -> Result<Table, report::Error> {
         table.push(vec![
             Cell::value(place::short(&t.name), t.name.clone()),
             word(t.status),
-            text(&t.type_a),
-            text(&t.type_b),
+            type_cell(t, &t.type_a, &t.shape_a),
+            type_cell(t, &t.type_b, &t.shape_b),
             number(t.error),
             number(t.max_error),
             t.max_at.map_or_else(Cell::absent, at),
@@ -155,6 +154,18 @@ fn tensors(title: &str, which: &[&Compared]) -> Result<Table, report::Error> {
         ])?;
     }
     Ok(table)
+}
+
+/// The type; where shapes differ with the shape.
+fn type_cell(tensor: &Compared, ty: &Option<String>, shape: &Option<Vec<usize>>) -> Cell {
+    match (ty, shape) {
+        (Some(ty), Some(shape)) if tensor.status == Status::Reshaped => {
+            let sides = shape.iter().map(usize::to_string).collect::<Vec<_>>().join(" x ");
+            Cell::value(format!("{ty} {sides}"), ty.clone())
+        }
+        (Some(ty), _) => Cell::text(ty.clone()),
+        (None, _) => Cell::absent(),
+    }
 }
 
 /// The kind of a tensor: the last part of its name, without `.weight`.
