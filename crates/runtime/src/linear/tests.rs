@@ -207,3 +207,37 @@ fn a_token_alone_is_a_token_among_many_in_integers() {
         }
     }
 }
+
+#[test]
+fn integers_and_floats_agree_beside_outliers() {
+    // Two tokens with one activation far beyond the others.
+    for (rows, cols) in [(200usize, 576usize), (96, 1536)] {
+        let tokens = 130;
+        let coded =
+            Matrix::new(rows, cols, Storage::Int(int(rows, cols, Packing::I8, Grouping::Row, 0)), RowOrder::Natural)
+                .expect("fits");
+        let bytes: Vec<u8> = coded.decode_all().iter().flat_map(|v| v.to_le_bytes()).collect();
+        let plain = Matrix::new(rows, cols, Storage::Float(FloatType::F32, Bytes::from(bytes)), RowOrder::Natural)
+            .expect("fits");
+        let mut x = values(tokens * cols, 77);
+        (x[5], x[100 * cols + 7]) = (60.0, -31.0);
+        for (activation, tolerance) in [
+            (Activation::Int8Tensor, 1e-6),
+            (Activation::Int8Token, 1e-6),
+            (Activation::Int8Static(0.3), 1e-6),
+            // 16-bit codes: 2^-16 of the outlier in its block.
+            (Activation::Float, 4e-4),
+        ] {
+            let [a, b] = [&coded, &plain].map(|matrix| {
+                let linear = Linear { matrix: matrix.clone(), bias: None, activation };
+                let layers = [PackedLinear::new("test", Arc::new(linear), Math::Exact)];
+                let mut out = vec![0f32; tokens * rows];
+                Project { layers: &layers, per_sequence: tokens, accumulate: false }.run(&x, &mut out);
+                out
+            });
+            let worst = a.iter().zip(&b).fold(0f32, |m, (a, b)| m.max((a - b).abs()));
+            let size = b.iter().fold(0f32, |m, v| m.max(v.abs()));
+            assert!(worst <= tolerance * size, "{activation:?}: {worst} of {size}");
+        }
+    }
+}
