@@ -41,7 +41,8 @@ pub struct Request {
     pub keep: Scheme,
     /// What is quantized at a time.
     pub by: By,
-    /// Bits per weight that the recipe may take; without it half a bit more than the scheme.
+    /// Bits per weight that the recipe may take; without it half a bit more than the scheme, and at
+    /// least what keeping one part takes.
     pub target_bpw: Option<f64>,
     /// The text.
     pub text: Text,
@@ -140,12 +141,9 @@ pub fn measure(path: &Path, request: &Request, progress: &dyn Progress) -> Resul
     let mut parts = parts(&source, request)?;
     let weights: usize = parts.iter().map(|p| p.weights).sum();
     let bpw = parts.iter().map(|p| p.bits[0]).sum::<f64>() / weights as f64;
-    let target = request.target_bpw.unwrap_or(bpw + 0.5);
-    if target < bpw {
-        return Err(Error::Request(format!(
-            "--target-bpw {target} is less than {} takes alone, {bpw:.3}",
-            request.scheme
-        )));
+    if let Some(target) = request.target_bpw.filter(|target| *target < bpw) {
+        let what = format!("--target-bpw {target} is less than {} takes alone, {bpw:.3}", request.scheme);
+        return Err(Error::Request(what));
     }
     let low = Converted::new(&source, request.scheme, request.calibration.as_ref(), progress)?;
     let high = Converted::new(&source, request.keep, request.calibration.as_ref(), progress)?;
@@ -166,6 +164,9 @@ pub fn measure(path: &Path, request: &Request, progress: &dyn Progress) -> Resul
     let kl = |part: &Part| part.divergence.map_or(f64::INFINITY, |d| d.kl);
     parts.sort_by(|a, b| kl(b).total_cmp(&kl(a)));
 
+    let one_kept = bpw + (parts[0].bits[1] - parts[0].bits[0]) / weights as f64;
+    // Rounding aside, so that the one part fits.
+    let target = request.target_bpw.unwrap_or((bpw + 0.5).max(one_kept + 1e-9));
     let (kept, mixed) = keep(&mut parts, target, weights);
     let modules = |kept: bool| parts.iter().filter(|p| p.kept == kept).flat_map(|p| p.modules.clone()).collect();
     let (kept_modules, others): (Vec<String>, Vec<String>) = (modules(true), modules(false));

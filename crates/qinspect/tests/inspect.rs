@@ -208,6 +208,7 @@ fn sensitivity_by_kind_and_what_is_refused() {
     let args = ["layers", FIXTURE, "--tokens", "64", "--by", "kind"];
     let found = json(&[&args[..], &["--scheme", "ggml-q4_0"]].concat());
     assert_eq!(found["parts"].as_array().map(Vec::len), Some(7));
+    assert!(found["recipe"]["kept"].as_u64() >= Some(1), "without a target at least one is kept");
     assert!(printed(&[&args[..], &["--scheme", "nf4", "--csv"]].concat()).starts_with("part,kl.mean,kl.ci95.low,"));
     refuses(&["layers", FIXTURE], 2, "--scheme");
     refuses(&["layers", FIXTURE, "--scheme", "f16"], 2, "no quantization");

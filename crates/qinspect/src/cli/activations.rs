@@ -1,7 +1,7 @@
 //! `qinspect activations`.
 
 use super::args::ActivationsArgs;
-use super::output::{self, Findings, facts, paragraphs};
+use super::output::{self, Findings, facts, notes, paragraphs};
 use super::weights::{median, narrowed};
 use super::{activations_page, texts};
 use crate::activations::{self, Activations, Int8, Large, Request, Seen};
@@ -63,7 +63,7 @@ impl Findings for View {
         if self.inputs {
             parts.push(form.render(&int8(found, &found.inputs)?));
         }
-        parts.extend(found.notes.iter().map(|note| format!("note: {}", format::printable(note))));
+        parts.extend(notes(&found.notes, form.width));
         Ok(paragraphs(&parts))
     }
 

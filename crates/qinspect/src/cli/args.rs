@@ -167,7 +167,8 @@ pub struct LayersArgs {
     /// The scheme of what the recipe keeps in more bits.
     #[arg(long, default_value = "int8-row", value_name = "SCHEME")]
     pub keep: String,
-    /// Bits per weight that the recipe may take; by default half a bit more than the scheme.
+    /// Bits per weight that the recipe may take; by default half a bit more than the scheme, and
+    /// enough to keep one part.
     #[arg(long, value_name = "BITS")]
     pub target_bpw: Option<f64>,
     /// Write the recipe, for qconvert --recipe.

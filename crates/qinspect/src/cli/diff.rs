@@ -1,7 +1,7 @@
 //! `qinspect diff`.
 
 use super::args::DiffArgs;
-use super::output::{self, Findings, facts, paragraphs};
+use super::output::{self, Findings, facts, notes, paragraphs};
 use super::tensors::shortened;
 use super::weights::narrowed;
 use crate::diff::{self, Change, Compared, Diff, Status};
@@ -57,7 +57,7 @@ impl Findings for View {
         }
         parts.push(change_lines("config.json", &found.config, form.width));
         parts.push(change_lines("Metadata", &found.metadata, form.width));
-        parts.extend(found.notes.iter().map(|note| format!("note: {}", format::printable(note))));
+        parts.extend(notes(&found.notes, form.width));
         Ok(paragraphs(&parts))
     }
 

@@ -2,7 +2,7 @@
 
 use super::args::LayersArgs;
 use super::memory::schemes;
-use super::output::{self, Findings, facts, paragraphs};
+use super::output::{self, Findings, facts, notes, paragraphs};
 use super::texts;
 use crate::layers::{self, By, Divergence, Layers, Part, Request};
 use crate::{Error, place};
@@ -56,7 +56,7 @@ impl Findings for Layers {
             format::fixed(self.recipe.bpw, 3),
             self.recipe.toml
         ));
-        parts.extend(self.notes.iter().map(|note| format!("note: {}", format::printable(note))));
+        parts.extend(notes(&self.notes, form.width));
         Ok(paragraphs(&parts))
     }
 

@@ -1,7 +1,7 @@
 //! `qinspect memory`.
 
 use super::args::MemoryArgs;
-use super::output::{self, Findings, facts, paragraphs};
+use super::output::{self, Findings, facts, notes, paragraphs};
 use crate::memory::{self, CacheShape, Fit, Memory, Request, Row};
 use crate::{Error, Result as InspectResult};
 use anyhow::Result;
@@ -54,7 +54,7 @@ impl Findings for Memory {
     fn terminal(&self, form: &Terminal) -> Result<String> {
         let about: Vec<(&str, String)> = self.about();
         let mut parts = vec![facts(&about, form.width), form.render(&self.contexts()?), form.render(&self.users()?)];
-        parts.extend(self.notes.iter().map(|note| format!("note: {}", format::printable(note))));
+        parts.extend(notes(&self.notes, form.width));
         Ok(paragraphs(&parts))
     }
 

@@ -103,19 +103,27 @@ pub fn paragraphs(parts: &[String]) -> String {
 /// Names and values in lines no longer than `limit` where words allow that.
 pub fn facts(facts: &[(&str, String)], limit: usize) -> String {
     let width = facts.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
-    let mut lines = Vec::new();
-    for (name, value) in facts {
-        let mut line = format!("{name:width$} ");
-        for word in report::format::printable(value).split_whitespace() {
-            let is_first = line.chars().count() == width + 1;
-            if !is_first && line.chars().count() + 1 + word.chars().count() > limit {
-                lines.push(std::mem::replace(&mut line, " ".repeat(width + 1)));
-            }
-            line.push(' ');
-            line.push_str(word);
+    facts.iter().map(|(name, value)| wrapped(&format!("{name:width$} "), value, limit)).collect::<Vec<_>>().join("\n")
+}
+
+/// Each note as a paragraph of its own.
+pub fn notes<'a>(notes: &'a [String], limit: usize) -> impl Iterator<Item = String> + 'a {
+    notes.iter().map(move |note| wrapped("note:", note, limit))
+}
+
+/// The words of a text after `first`, further lines indented by its length.
+fn wrapped(first: &str, text: &str, limit: usize) -> String {
+    let indent = first.chars().count();
+    let (mut lines, mut line) = (Vec::new(), first.to_string());
+    for word in report::format::printable(text).split_whitespace() {
+        let is_first = line.chars().count() == indent;
+        if !is_first && line.chars().count() + 1 + word.chars().count() > limit {
+            lines.push(std::mem::replace(&mut line, " ".repeat(indent)));
         }
-        lines.push(line);
+        line.push(' ');
+        line.push_str(word);
     }
+    lines.push(line);
     lines.join("\n")
 }
 
@@ -128,5 +136,6 @@ mod tests {
         let shown = facts(&[("A", "one two three".into()), ("Long", "four".into())], 14);
         assert_eq!(shown, "A     one two\n      three\nLong  four");
         assert_eq!(facts(&[("A", "a-very-long-word b".into())], 8), "A  a-very-long-word\n   b");
+        assert_eq!(notes(&["one two".into()], 10).collect::<Vec<_>>(), ["note: one\n      two"]);
     }
 }

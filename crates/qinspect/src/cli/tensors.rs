@@ -1,7 +1,7 @@
 //! `qinspect tensors`.
 
 use super::args::TensorsArgs;
-use super::output::{self, Findings, facts, paragraphs};
+use super::output::{self, Findings, facts, notes, paragraphs};
 use crate::metadata::Entry;
 use crate::tensors::{self, Architecture, TensorInfo, Tensors, Total, alike};
 use anyhow::Result;
@@ -38,7 +38,7 @@ impl Findings for View {
         if let Some(entries) = &found.metadata {
             parts.push(metadata_lines(entries, form.width));
         }
-        parts.extend(found.notes.iter().map(|note| format!("note: {}", format::printable(note))));
+        parts.extend(notes(&found.notes, form.width));
         Ok(paragraphs(&parts))
     }
 

@@ -2,7 +2,7 @@
 
 use super::args::WeightsArgs;
 use super::memory::schemes;
-use super::output::{self, Findings, facts, paragraphs};
+use super::output::{self, Findings, facts, notes, paragraphs};
 use super::weights_page;
 use crate::weights::{self, Matrix, Request, Weights};
 use crate::{Error, place};
@@ -62,7 +62,7 @@ impl Findings for View {
         }
         parts.push(form.render(&losses(found)?));
         parts.push(form.render(&levels(found)?));
-        parts.extend(found.notes.iter().map(|note| format!("note: {}", format::printable(note))));
+        parts.extend(notes(&found.notes, form.width));
         Ok(paragraphs(&parts))
     }
 
