@@ -121,7 +121,7 @@ pub struct Weights {
     pub schemes: Vec<SchemeLoss>,
     /// What block length and level placement do, each by itself.
     pub levels: Vec<Levels>,
-    /// The weights of all matrices by distance from their matrix' mean, between `histogram_edges`.
+    /// The weights of all matrices by distance from their matrix's mean, between `histogram_edges`.
     pub histogram: Vec<u64>,
     /// The edges of the histogram's bins, in standard deviations of each matrix.
     pub histogram_edges: Vec<f64>,
@@ -144,7 +144,7 @@ pub fn default_schemes(calibrated: bool) -> Vec<Scheme> {
 /// Measures a model's matrices.
 ///
 /// # Errors
-/// When the model can't be opened, or a weight is not finite.
+/// When the model can't be opened. A matrix with a weight that is not finite is left out, with a note.
 pub fn measure(path: &Path, request: &Request, progress: &dyn Progress) -> Result<Weights> {
     check(request)?;
     let model = store::open(path)?;
@@ -156,11 +156,16 @@ pub fn measure(path: &Path, request: &Request, progress: &dyn Progress) -> Resul
     order.sort_by_key(|(_, weight)| Reverse(weight.count()));
     let bytes = order.iter().map(|(_, weight)| weight.stored_bytes() as u64).sum();
     progress.start("weights", Some(bytes), Unit::Bytes);
-    let measured: Result<Vec<(usize, Measured)>> = order
+    let measured: Result<Vec<(usize, Result<Measured, String>)>> = order
         .par_iter()
         .with_max_len(1)
         .map(|(at, weight)| {
-            let found = one(weight, &forms, request)?;
+            let found = match one(weight, &forms, request) {
+                Err(e @ Error::Weight { source: schemes::Error::NotFinite { .. }, .. }) => {
+                    Err(format!("{e}; the matrix is left out"))
+                }
+                other => Ok(other?),
+            };
             weight.release();
             progress.advance(weight.stored_bytes() as u64);
             Ok((*at, found))
@@ -169,8 +174,14 @@ pub fn measure(path: &Path, request: &Request, progress: &dyn Progress) -> Resul
     progress.finish();
     let mut measured = measured?;
     measured.sort_by_key(|(at, _)| *at);
-    let measured: Vec<Measured> = measured.into_iter().map(|(_, found)| found).collect();
-    Ok(summary(path, request, &forms, measured, source.warnings))
+    let (mut whole, mut notes) = (Vec::new(), source.warnings);
+    for (_, found) in measured {
+        match found {
+            Ok(found) => whole.push(found),
+            Err(note) => notes.push(note),
+        }
+    }
+    Ok(summary(path, request, &forms, whole, notes))
 }
 
 fn check(request: &Request) -> Result<()> {

@@ -216,3 +216,27 @@ fn sensitivity_by_kind_and_what_is_refused() {
     refuses(&["layers", FIXTURE, "--scheme", "int4-g64", "--target-bpw", "4"], 2, "--target-bpw 4 is less");
     refuses(&["layers", FIXTURE, "--scheme", "int4-g64", "--ctx", "1"], 2, "context");
 }
+
+#[test]
+fn a_matrix_that_is_not_finite_is_left_out_and_named() {
+    let dir = tempfile::tempdir().expect("a folder");
+    for entry in std::fs::read_dir(FIXTURE).expect("the fixture") {
+        let path = entry.expect("an entry").path();
+        std::fs::copy(&path, dir.path().join(path.file_name().expect("a file"))).expect("copied");
+    }
+    // The first weight of one projection becomes NaN.
+    let weights = dir.path().join("model.safetensors");
+    let mut bytes = std::fs::read(&weights).expect("reads");
+    let header = u64::from_le_bytes(bytes[..8].try_into().expect("eight")) as usize;
+    let listed: Value = serde_json::from_slice(&bytes[8..8 + header]).expect("JSON");
+    let name = "model.layers.1.mlp.up_proj.weight";
+    let start = 8 + header + listed[name]["data_offsets"][0].as_u64().expect("an offset") as usize;
+    bytes[start..start + 2].copy_from_slice(&[0x00, 0x7E]);
+    std::fs::write(&weights, bytes).expect("writes");
+    let model = dir.path().to_str().expect("a plain name");
+    let found = json(&["weights", model]);
+    assert_eq!(found["matrices"].as_array().expect("a list").len(), 28);
+    let notes = found["notes"].to_string();
+    assert!(notes.contains(name) && notes.contains("NaN at row 0, column 0") && notes.contains("left out"), "{notes}");
+    printed(&["tensors", model]);
+}

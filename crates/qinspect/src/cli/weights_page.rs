@@ -29,7 +29,7 @@ pub fn page(found: &Weights) -> Result<Page, report::Error> {
     Ok(Page {
         title: format!("Weights of {}", found.model),
         lead: format!(
-            "{} of {} weights are further than {} standard deviations from their matrix' mean; of normally distributed \
+            "{} of {} weights are further than {} standard deviations from their matrix's mean; of normally distributed \
              ones it would be one in {}.",
             format::count(beyond),
             format::count(weights as u64),
