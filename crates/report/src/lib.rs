@@ -7,7 +7,7 @@
 //! Three rules hold throughout:
 //!
 //! - Nothing is printed. Functions return strings or write to an
-//!   [`std::io::Write`]; the exceptions are [`progress::Bars`], which draws
+//!   [`std::io::Write`]; the exceptions are [`print_result`], [`progress::Bars`], which draws
 //!   on standard error while it is a terminal, and [`tidy_when_interrupted`].
 //! - Nothing is said by colour alone: a [`table::Tone`] has a symbol and a word,
 //!   a series has a marker of its own.
@@ -26,4 +26,4 @@ mod terminal;
 
 pub use error::Error;
 pub use interrupt::tidy_when_interrupted;
-pub use terminal::{error_line, stdout_form};
+pub use terminal::{error_line, print_result, stdout_form};

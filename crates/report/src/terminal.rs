@@ -3,13 +3,25 @@
 use crate::spark::Glyphs;
 use crate::table::Terminal;
 use std::error::Error;
-use std::io::IsTerminal;
+use std::io::{self, IsTerminal, Write};
 
 /// The form that a table takes on standard output.
 pub fn stdout_form() -> Terminal {
     // A file is read elsewhere: its characters don't depend on this terminal's.
     let glyphs = if std::io::stdout().is_terminal() { Glyphs::detect() } else { Glyphs::Unicode };
     Terminal { width: terminal_width(), color: use_color(), glyphs }
+}
+
+/// Prints a program's result. A reader that has gone away (a closed pipe) is no failure.
+///
+/// # Errors
+/// When standard output can't be written.
+pub fn print_result(text: &str) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        other => other,
+    }
 }
 
 /// An error with its causes on one line, each said once: many an error names its cause itself.

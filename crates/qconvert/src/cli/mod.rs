@@ -27,11 +27,9 @@ pub fn main() -> ExitCode {
     };
     let bars = report::progress::Bars::new();
     match run(&args, &bars) {
-        Ok(text) => match std::io::stdout().lock().write_all(text.as_bytes()) {
-            Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => {
-                fail(&anyhow::Error::from(e).context("cannot print the result"))
-            }
-            _ => ExitCode::SUCCESS,
+        Ok(text) => match report::print_result(&text) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(e) => fail(&anyhow::Error::from(e).context("cannot print the result")),
         },
         Err(e) => {
             bars.finish();

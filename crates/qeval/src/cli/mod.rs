@@ -56,12 +56,8 @@ pub fn main() -> ExitCode {
 }
 
 fn print(outcome: &Outcome) -> ExitCode {
-    let mut out = io::stdout().lock();
-    match out.write_all(outcome.text.as_bytes()).and_then(|()| out.flush()) {
-        Err(e) if e.kind() != io::ErrorKind::BrokenPipe => {
-            return fail(&anyhow::Error::from(e).context("cannot print the result"));
-        }
-        _ => {}
+    if let Err(e) = report::print_result(&outcome.text) {
+        return fail(&anyhow::Error::from(e).context("cannot print the result"));
     }
     for problem in &outcome.problems {
         say(problem);

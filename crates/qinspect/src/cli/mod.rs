@@ -51,12 +51,9 @@ pub fn main() -> ExitCode {
 }
 
 fn print(text: &str) -> ExitCode {
-    let mut out = io::stdout().lock();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Err(e) if e.kind() != io::ErrorKind::BrokenPipe => {
-            fail(&anyhow::Error::from(e).context("cannot print the result"))
-        }
-        _ => ExitCode::SUCCESS,
+    match report::print_result(text) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => fail(&anyhow::Error::from(e).context("cannot print the result")),
     }
 }
 

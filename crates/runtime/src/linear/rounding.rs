@@ -3,6 +3,7 @@
 //! The products are then computed as always: what is reproduced is what an engine loses, not
 //! the order of its sums.
 
+use super::panel::absmax;
 use rayon::prelude::*;
 use schemes::{Activation, FloatType, GgmlType, ScaleUse, Storage};
 use store::Linear;
@@ -101,10 +102,6 @@ impl Rounding {
             Rounding::Outliers => outliers(row, row.len()),
         }
     }
-}
-
-fn absmax(values: &[f32]) -> f32 {
-    values.iter().fold(0f32, |m, x| m.max(x.abs()))
 }
 
 /// `of / top`; 0 where `top` is 0.

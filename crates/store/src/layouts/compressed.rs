@@ -2,7 +2,7 @@
 
 use super::{Site, quantization};
 use crate::{Bytes, DType, Error, Model, Result, json::shown};
-use schemes::{Activation, AffineStorage, Bits, Grouping, IntStorage, Matrix, Packing, ScaleUse, Storage};
+use schemes::{Activation, AffineStorage, Grouping, IntStorage, Matrix, Packing, ScaleUse, Storage};
 use serde_json::{Map, Value};
 use std::borrow::Cow;
 
@@ -217,7 +217,7 @@ impl<'a> Group<'a> {
             return Ok(Some(tensor.data.iter().map(|b| i16::from(*b as i8)).collect()));
         }
         let data = &self.site.typed(suffix, &[DType::I32])?.data;
-        let bits = if packing.bits() == Bits::Four { 4 } else { 8 };
+        let bits = packing.bits().width() as usize;
         let across = count / rows.max(1);
         let per_word = 32 / bits;
         if data.len() != 4 * rows.div_ceil(per_word) * across {

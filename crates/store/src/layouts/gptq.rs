@@ -6,9 +6,7 @@
 
 use super::{Site, quantization};
 use crate::{Bytes, DType, Error, Model, Result, json::shown};
-use schemes::{
-    AffineStorage, FloatType, Grouping, IntStorage, Matrix, Packing, RowOrder, ScaleArray, ScaleUse, Storage,
-};
+use schemes::{AffineStorage, Grouping, IntStorage, Matrix, Packing, RowOrder, ScaleArray, ScaleUse, Storage};
 use serde_json::{Map, Value};
 
 /// Which nibble of an AWQ word holds which of its eight outputs.
@@ -180,9 +178,7 @@ fn scales(site: Site<'_>, rows: usize) -> Result<ScaleArray<Bytes>> {
             data.extend_from_slice(&found.data[at..at + size]);
         }
     }
-    // F16, unless a tool kept the model's own type.
-    let ty: FloatType = found.ty;
-    Ok(ScaleArray { ty, usage: ScaleUse::Multiply, data: Bytes::from(data) })
+    Ok(ScaleArray { data: Bytes::from(data), ..found })
 }
 
 /// Zero points with one row's side by side, less the offset that the codes carry.
