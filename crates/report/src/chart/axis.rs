@@ -51,12 +51,19 @@ pub struct Axis {
     /// Where the axis ends; by default just above the highest value. A value
     /// beyond it is drawn at the edge, with an arrow.
     pub to: Option<f64>,
+    /// Whether only whole numbers have ticks.
+    pub whole: bool,
 }
 
 impl Axis {
     /// A linear axis that covers its data.
     pub fn linear(label: impl Into<String>) -> Self {
         Self { label: label.into(), ..Self::default() }
+    }
+
+    /// A linear axis of whole numbers (of blocks, for example) that covers its data.
+    pub fn whole(label: impl Into<String>) -> Self {
+        Self { whole: true, ..Self::linear(label) }
     }
 
     /// A log axis that covers its data.
@@ -128,6 +135,7 @@ pub(super) struct Tick {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Mapping {
     scale: Scale,
+    whole: bool,
     low: f64,
     high: f64,
     from: f64,
@@ -135,8 +143,9 @@ pub(super) struct Mapping {
 }
 
 impl Mapping {
-    pub(super) fn new(scale: Scale, range: (f64, f64), pixels: (f64, f64)) -> Self {
-        Self { scale, low: scale.even(range.0), high: scale.even(range.1), from: pixels.0, to: pixels.1 }
+    pub(super) fn new(axis: &Axis, range: (f64, f64), pixels: (f64, f64)) -> Self {
+        let Axis { scale, whole, .. } = *axis;
+        Self { scale, whole, low: scale.even(range.0), high: scale.even(range.1), from: pixels.0, to: pixels.1 }
     }
 
     /// The pixel of a value; at the edge for a value beyond it.
@@ -167,7 +176,7 @@ impl Mapping {
     pub(super) fn ticks(&self, about: usize) -> Vec<Tick> {
         let about = about.clamp(2, 20) as f64;
         match self.scale {
-            Scale::Linear => linear_ticks(self.low, self.high, about),
+            Scale::Linear => linear_ticks(self.low, self.high, about, if self.whole { 1.0 } else { 0.0 }),
             Scale::Log => log_ticks(self.low, self.high, about),
         }
     }
@@ -182,8 +191,9 @@ fn nice_step(raw: f64) -> f64 {
     limits.into_iter().find(|(limit, _)| lead < *limit).map_or(10.0, |(_, factor)| factor) * power
 }
 
-fn linear_ticks(low: f64, high: f64, about: f64) -> Vec<Tick> {
-    let step = nice_step((high - low) / about);
+/// At steps of `least` or more.
+fn linear_ticks(low: f64, high: f64, about: f64, least: f64) -> Vec<Tick> {
+    let step = nice_step((high - low) / about).max(least);
     if !(step.is_normal() && step > 0.0) {
         return Vec::new();
     }
@@ -229,7 +239,7 @@ fn log_ticks(low: f64, high: f64, about: f64) -> Vec<Tick> {
     }
     if ticks.len() < 3 && decades < 2.0 {
         let (low, high) = (10f64.powf(low), 10f64.powf(high));
-        return linear_ticks(low, high, about).into_iter().filter(|t| t.value > 0.0).collect();
+        return linear_ticks(low, high, about, 0.0).into_iter().filter(|t| t.value > 0.0).collect();
     }
     ticks
 }
@@ -266,7 +276,7 @@ mod tests {
     use super::*;
 
     fn labels(scale: Scale, low: f64, high: f64, about: usize) -> Vec<String> {
-        let ticks = Mapping::new(scale, (low, high), (0.0, 100.0)).ticks(about);
+        let ticks = Mapping::new(&Axis { scale, ..Axis::default() }, (low, high), (0.0, 100.0)).ticks(about);
         ticks.into_iter().map(|tick| tick.label).collect()
     }
 
@@ -276,6 +286,14 @@ mod tests {
         assert_eq!(labels(Scale::Linear, -0.12, 0.31, 5), ["-0.1", "0.0", "0.1", "0.2", "0.3"]);
         assert_eq!(labels(Scale::Linear, 0.0, 40_000.0, 4), ["0", "10,000", "20,000", "30,000", "40,000"]);
         assert_eq!(labels(Scale::Linear, 0.0, 3e8, 3), ["0", "1e8", "2e8", "3e8"]);
+    }
+
+    #[test]
+    fn blocks_have_no_halves() {
+        let ticks = Mapping::new(&Axis::whole("Block"), (-0.1, 3.1), (0.0, 100.0)).ticks(7);
+        assert_eq!(ticks.iter().map(|tick| tick.label.as_str()).collect::<Vec<_>>(), ["0", "1", "2", "3"]);
+        let one = Axis::whole("Block").range([0.0].into_iter(), 0.05);
+        assert_eq!(Mapping::new(&Axis::whole("Block"), one, (0.0, 100.0)).ticks(7).len(), 1);
     }
 
     #[test]
@@ -299,7 +317,7 @@ mod tests {
 
     #[test]
     fn a_value_beyond_the_axis_is_noticed() {
-        let mapping = Mapping::new(Scale::Linear, (0.0, 10.0), (0.0, 100.0));
+        let mapping = Mapping::new(&Axis::linear("x"), (0.0, 10.0), (0.0, 100.0));
         assert_eq!([-1.0, 0.0, 5.0, 10.0, 11.0].map(|v| mapping.beyond(v)), [-1, 0, 0, 0, 1]);
         assert_eq!(mapping.at(1e300), 100.0);
     }
@@ -310,7 +328,7 @@ mod tests {
             let axis = if log { Axis::log("x") } else { Axis::linear("x") };
             let (low, high) = axis.range([a, b].into_iter(), 0.05);
             prop_assert!(low < high, "{} {}", low, high);
-            let mapping = Mapping::new(axis.scale, (low, high), (0.0, 100.0));
+            let mapping = Mapping::new(&axis, (low, high), (0.0, 100.0));
             let ticks = mapping.ticks(6);
             prop_assert!(ticks.len() <= 50);
             for tick in &ticks {

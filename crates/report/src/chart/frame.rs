@@ -149,7 +149,7 @@ impl Plane {
         // Room for the arrow of a value beyond the axis.
         sheet.y += 22.0;
         let (top, bottom) = (sheet.y, sheet.y + room.height);
-        let y_map = Mapping::new(y.0.scale, y.1, (bottom, top));
+        let y_map = Mapping::new(y.0, y.1, (bottom, top));
         let ticks = y_map.ticks((room.height / 45.0) as usize);
         let widest = ticks.iter().map(|tick| text_width(&tick.label, TEXT)).fold(10.0, f64::max);
         let left = (widest + 8.0).min(sheet.width * 0.3);
@@ -214,7 +214,7 @@ pub(super) fn x_axis(
     top: f64,
 ) -> Mapping {
     let bottom = sheet.y;
-    let map = Mapping::new(axis.scale, range, (left, right));
+    let map = Mapping::new(axis, range, (left, right));
     let mut ticks = map.ticks(((right - left) / 70.0) as usize);
     let widest = ticks.iter().map(|tick| text_width(&tick.label, TEXT)).fold(1.0, f64::max);
     let room = ((right - left) / (widest + 12.0)).max(1.0) as usize;
