@@ -118,11 +118,12 @@ fn interval() -> impl Strategy<Value = Option<(f64, f64)>> {
 
 fn axis() -> impl Strategy<Value = Axis> {
     let end = || proptest::option::weighted(0.3, number());
-    (text(), any::<bool>(), end(), end()).prop_map(|(label, log, from, to)| Axis {
+    (text(), any::<bool>(), end(), end(), any::<bool>()).prop_map(|(label, log, from, to, whole)| Axis {
         label,
         scale: if log { Scale::Log } else { Scale::Linear },
         from,
         to,
+        whole,
     })
 }
 
