@@ -6,7 +6,7 @@ use schemes::{Error, FloatType, Grouping, Matrix, Scheme, ggml, int, nf4};
 use std::ops::Range;
 
 /// Weights decoded at a time.
-const CHUNK: usize = 1 << 14;
+const CHUNK: usize = 1 << 12;
 
 /// Bins of [`Spread::histogram`] to each side of zero.
 const SIDE: usize = 48;
@@ -115,25 +115,38 @@ impl Sums {
             let col = values.iter().position(|v| v.abs() == max).unwrap_or(0);
             (self.max, self.max_at) = (max, (row, col));
         }
-        // Eight sums of each, so that they are independent.
-        let (mut abs, mut powers) = ([0f64; 8], [[0f64; 8]; 4]);
-        for part in values.chunks(8) {
-            for (lane, value) in part.iter().enumerate() {
-                let v = f64::from(*value);
-                let square = v * v;
-                abs[lane] += v.abs();
-                powers[0][lane] += v;
-                powers[1][lane] += square;
-                powers[2][lane] += square * v;
-                powers[3][lane] += square * square;
-            }
-        }
-        self.abs += abs.iter().sum::<f64>();
-        for (sum, lanes) in self.powers.iter_mut().zip(powers) {
-            *sum += lanes.iter().sum::<f64>();
+        let found = powers(values);
+        self.abs += found.0;
+        for (sum, found) in self.powers.iter_mut().zip(found.1) {
+            *sum += found;
         }
         Ok(())
     }
+}
+
+/// The sum of |w|, and the sums of the first to the fourth power. Eight sums of each, so that they
+/// are independent.
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512bw+avx512vl", "x86_64+avx2+fma"))]
+fn powers(values: &[f32]) -> (f64, [f64; 4]) {
+    let (mut abs, mut powers) = ([0f64; 8], [[0f64; 8]; 4]);
+    let mut add = |part: &[f32; 8]| {
+        for (lane, value) in part.iter().enumerate() {
+            let v = f64::from(*value);
+            let square = v * v;
+            abs[lane] += v.abs();
+            powers[0][lane] += v;
+            powers[1][lane] += square;
+            powers[2][lane] += square * v;
+            powers[3][lane] += square * square;
+        }
+    };
+    let (whole, rest) = values.as_chunks::<8>();
+    whole.iter().for_each(&mut add);
+    // Zeros add nothing.
+    let mut filled = [0f32; 8];
+    filled[..rest.len()].copy_from_slice(rest);
+    add(&filled);
+    (abs.iter().sum(), powers.map(|lanes| lanes.iter().sum()))
 }
 
 /// The second pass: what is beyond the threshold, and the histogram.
@@ -141,23 +154,49 @@ fn count_beyond<B: AsRef<[u8]>>(matrix: &Matrix<B>, mean: f64, sigma: f64, out: 
     let mut by_row = vec![0u64; out.rows];
     let mut by_col = vec![0u64; out.cols];
     let (mean, per_bin, limit) = (mean as f32, (PER_SIGMA / out.std) as f32, (sigma * out.std) as f32);
-    let last = 2 * SIDE - 1;
-    let histogram = &mut out.histogram;
+    let mut bins = vec![0u8; out.cols];
+    // Four, since neighbours often fall into one bin, and additions to it would wait for each other.
+    let mut histograms = [[0u64; 2 * SIDE]; 4];
     each_row(matrix, |row, values| {
-        for (col, value) in values.iter().enumerate() {
-            let distance = value - mean;
-            let bin = (distance * per_bin + SIDE as f32) as usize;
-            histogram[bin.min(last)] += 1;
-            if distance.abs() > limit {
-                by_row[row] += 1;
-                by_col[col] += 1;
+        let furthest = find_bins(values, mean, per_bin, &mut bins);
+        for four in bins.chunks(4) {
+            four.iter().zip(&mut histograms).for_each(|(&bin, histogram)| histogram[usize::from(bin)] += 1);
+        }
+        if furthest > limit {
+            for (value, by_col) in values.iter().zip(&mut by_col) {
+                if (value - mean).abs() > limit {
+                    by_row[row] += 1;
+                    *by_col += 1;
+                }
             }
         }
         Ok(())
     })?;
+    for (bin, sum) in out.histogram.iter_mut().enumerate() {
+        *sum = histograms.iter().map(|histogram| histogram[bin]).sum();
+    }
     out.beyond = by_row.iter().sum();
     (out.top_row, out.top_col) = (most(&by_row), most(&by_col));
     Ok(())
+}
+
+/// Adding 1.5 * 2^23 rounds to the nearest integer, whose two's complement ends the sum's bits. (A
+/// cast checks its range and keeps the loop scalar.)
+const ROUND: f32 = 12_582_912.0;
+
+/// The bin of each value, for one on an edge either neighbour; gives the largest distance from the mean.
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512bw+avx512vl", "x86_64+avx2+fma"))]
+fn find_bins(values: &[f32], mean: f32, per_bin: f32, bins: &mut [u8]) -> f32 {
+    let mut furthest = [0f32; 16];
+    for (values, bins) in values.chunks(16).zip(bins.chunks_mut(16)) {
+        for ((value, bin), furthest) in values.iter().zip(bins).zip(&mut furthest) {
+            let distance = value - mean;
+            *furthest = furthest.max(distance.abs());
+            let at = (distance * per_bin + SIDE as f32).clamp(0.0, 2.0 * SIDE as f32 - 0.5);
+            *bin = (at - 0.5 + ROUND).to_bits() as u8;
+        }
+    }
+    furthest.into_iter().fold(0.0, f32::max)
 }
 
 /// The first of those with most.
@@ -212,8 +251,9 @@ pub fn losses<B: AsRef<[u8]>>(
     let mut wide = Vec::new();
     let job = |scale| Job { cols: matrix.cols(), scale, prepass: &prepass, outlier_columns };
     each_chunk(matrix, |rows, values| {
+        let source = norm(values);
         for (at, (form, sum)) in forms.iter().zip(&mut out).enumerate() {
-            match sum.as_mut().map(|sum| job(FloatType::F16).add(*form, rows.start, values, sum)) {
+            match sum.as_mut().map(|sum| job(FloatType::F16).add(*form, rows.start, values, source, sum)) {
                 None | Some(Ok(())) => {}
                 Some(Err(e @ Error::NotFinite { .. })) => return Err(e),
                 Some(Err(e)) => {
@@ -228,12 +268,19 @@ pub fn losses<B: AsRef<[u8]>>(
         let mut sum = WeightError::default();
         let mut fits = true;
         each_chunk(matrix, |rows, values| {
-            fits = fits && job(FloatType::F32).add(forms[at], rows.start, values, &mut sum).is_ok();
+            fits = fits && job(FloatType::F32).add(forms[at], rows.start, values, norm(values), &mut sum).is_ok();
             Ok(())
         })?;
         out[at] = fits.then_some(sum);
     }
     Ok(out)
+}
+
+/// The sum of squares, which all forms share.
+fn norm(values: &[f32]) -> f64 {
+    let mut sum = WeightError::default();
+    sum.add(values, values);
+    sum.source
 }
 
 /// Hands out runs of rows whose weights are whole blocks of the longest block.
@@ -266,7 +313,8 @@ const LONGEST: usize = 256;
 #[derive(Debug, Default)]
 struct Prepass {
     absmax: f32,
-    nested: Option<nf4::NestedAbsmax>,
+    /// The scales of NF4's blocks as double quantization decodes them.
+    nested: Option<Vec<f32>>,
 }
 
 impl Prepass {
@@ -283,7 +331,10 @@ impl Prepass {
             Ok(())
         })?;
         let absmax = int::absmax(&blocks);
-        let nested = (nested && absmax.is_finite()).then(|| nf4::nest(&blocks));
+        let nested = (nested && absmax.is_finite()).then(|| {
+            let (map, nested) = (nf4::dynamic_map(), nf4::nest(&blocks));
+            (0..blocks.len()).map(|i| nested.absmax(&map, i)).collect()
+        });
         Ok(Prepass { absmax, nested })
     }
 }
@@ -297,89 +348,82 @@ struct Job<'a> {
 }
 
 impl Job<'_> {
-    fn add(&self, form: Form, first_row: usize, values: &[f32], sum: &mut WeightError) -> Result<(), Error> {
-        let mut decoded = vec![0f32; values.len()];
-        match form {
-            Form::Nf4Block(block) => self.nf4(block, first_row, values, None, &mut decoded)?,
+    /// Adds what a run of rows loses; `source` is its sum of squares.
+    fn add(
+        &self,
+        form: Form,
+        first_row: usize,
+        values: &[f32],
+        source: f64,
+        sum: &mut WeightError,
+    ) -> Result<(), Error> {
+        let difference = match form {
+            Form::Nf4Block(block) => self.nf4(block, first_row, values, None)?,
             Form::Scheme(Scheme::Nf4 { double_quant }) => {
-                let nested = self.prepass.nested.as_ref().filter(|_| double_quant);
-                self.nf4(nf4::BLOCK, first_row, values, nested, &mut decoded)?;
+                let nested = self.prepass.nested.as_deref().filter(|_| double_quant);
+                self.nf4(nf4::BLOCK, first_row, values, nested)?
             }
-            Form::Scheme(Scheme::Float(ty)) => decoded.iter_mut().zip(values).for_each(|(d, v)| *d = ty.round(*v)),
+            Form::Scheme(Scheme::Float(ty)) => {
+                difference(values, &values.iter().map(|v| ty.round(*v)).collect::<Vec<_>>())
+            }
             Form::Scheme(Scheme::Ggml(ty)) => {
                 if !ty.is_encodable() {
                     return Err(Error::UnsupportedGgml(ty.to_string()));
                 }
-                let mut bytes = Vec::new();
+                let (mut bytes, mut decoded) = (Vec::new(), vec![0f32; values.len()]);
                 ggml::encode_rows(ty, values, self.cols, first_row, &mut bytes)?;
                 ggml::decode(ty, &bytes, &mut decoded);
+                difference(values, &decoded)
             }
-            Form::Scheme(Scheme::Int8Outlier) => self.outlier(first_row, values, &mut decoded)?,
-            Form::Scheme(scheme) => self.int(scheme, first_row, values, &mut decoded)?,
-        }
-        sum.add(values, &decoded);
+            Form::Scheme(Scheme::Int8Outlier) => self.outlier(first_row, values)?,
+            Form::Scheme(scheme) => self.int(scheme, first_row, values)?,
+        };
+        sum.merge(&WeightError { difference, source });
         Ok(())
     }
 
-    fn int(&self, scheme: Scheme, first_row: usize, values: &[f32], decoded: &mut [f32]) -> Result<(), Error> {
+    fn int(&self, scheme: Scheme, first_row: usize, values: &[f32]) -> Result<f64, Error> {
         let (bits, grouping) = scheme.int().ok_or_else(|| Error::UnknownScheme(scheme.to_string()))?;
         let unrounded = self.prepass.absmax / f32::from(bits.qmax());
         if grouping == Grouping::Tensor && unrounded.is_finite() && !int::scale_fits(unrounded, self.scale) {
             return Err(Error::ScaleRange { row: 0, value: unrounded, ty: self.scale });
         }
         let tensor_scale = self.scale.round(unrounded);
-        let rows = int::IntScheme { bits, grouping, scale: self.scale, tensor_scale };
-        let mut codes = int::IntRows::default();
-        rows.quantize(values, self.cols, first_row, &mut codes)?;
-        let group = if let Grouping::Group(n) = grouping { n } else { self.cols };
-        let mut scales = codes.scales.iter();
-        for (row, codes) in decoded.chunks_exact_mut(self.cols).zip(codes.codes.chunks_exact(self.cols)) {
-            for (now, codes) in row.chunks_mut(group).zip(codes.chunks(group)) {
-                let scale = *scales.next().unwrap_or(&tensor_scale);
-                now.iter_mut().zip(codes).for_each(|(d, &c)| *d = f32::from(c) * scale);
-            }
-        }
-        Ok(())
+        int::IntScheme { bits, grouping, scale: self.scale, tensor_scale }.loss(values, self.cols, first_row)
     }
 
-    fn nf4(
-        &self,
-        block: usize,
-        first_row: usize,
-        values: &[f32],
-        nested: Option<&nf4::NestedAbsmax>,
-        decoded: &mut [f32],
-    ) -> Result<(), Error> {
+    fn nf4(&self, block: usize, first_row: usize, values: &[f32], nested: Option<&[f32]>) -> Result<f64, Error> {
         let ty = if nested.is_some() { FloatType::F32 } else { self.scale };
-        let mut blocks = nf4::Nf4Blocks::default();
-        nf4::quantize_blocks(values, block, ty, &mut blocks).map_err(|e| match e {
+        let nested = nested.map(|scales| &scales[first_row * self.cols / block..]);
+        nf4::loss(values, block, ty, nested).map_err(|e| match e {
             Error::NotFinite { col, value, .. } => {
                 Error::NotFinite { row: first_row + col / self.cols, col: col % self.cols, value }
             }
             other => other,
-        })?;
-        let map = nf4::dynamic_map();
-        let first = first_row * self.cols / block;
-        for (b, (now, codes)) in decoded.chunks_mut(block).zip(blocks.codes.chunks(block)).enumerate() {
-            let absmax = nested.map_or(blocks.absmax[b], |n| n.absmax(&map, first + b));
-            now.iter_mut().zip(codes).for_each(|(d, &c)| *d = nf4::LEVELS[usize::from(c)] * absmax);
-        }
-        Ok(())
+        })
     }
 
     /// Outlier columns in F16, the others as if these were zero: they don't reach a row's scale.
-    fn outlier(&self, first_row: usize, values: &[f32], decoded: &mut [f32]) -> Result<(), Error> {
+    fn outlier(&self, first_row: usize, values: &[f32]) -> Result<f64, Error> {
         let columns = self.outlier_columns.ok_or_else(|| Error::UnknownScheme("int8-outlier".into()))?;
         let mut kept = values.to_vec();
+        let (mut source, mut rounded) = (Vec::new(), Vec::new());
         for row in kept.chunks_exact_mut(self.cols) {
-            columns.iter().for_each(|&c| row[c as usize] = 0.0);
+            for &column in columns {
+                let value = std::mem::take(&mut row[column as usize]);
+                source.push(value);
+                rounded.push(FloatType::F16.round(value));
+            }
         }
-        self.int(Scheme::W8A8Token, first_row, &kept, decoded)?;
-        for (row, source) in decoded.chunks_exact_mut(self.cols).zip(values.chunks_exact(self.cols)) {
-            columns.iter().for_each(|&c| row[c as usize] = FloatType::F16.round(source[c as usize]));
-        }
-        Ok(())
+        Ok(self.int(Scheme::W8A8Token, first_row, &kept)? + difference(&source, &rounded))
     }
+}
+
+/// The sum of squared differences.
+fn difference(source: &[f32], decoded: &[f32]) -> f64 {
+    let mut sum = WeightError::default();
+    sum.add(source, decoded);
+    sum.difference
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Symmetric integer schemes: absmax over a matrix, a row or a group.
 
-use crate::{Bits, Error, FloatType, Grouping};
+use crate::{Bits, Error, FloatType, Grouping, measure};
 
 /// Codes and scales of some rows.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -13,17 +13,19 @@ pub struct IntRows {
 }
 
 /// The largest absolute value; NaN when any value is NaN.
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512bw+avx512vl", "x86_64+avx2+fma"))]
 pub fn absmax(values: &[f32]) -> f32 {
     // A maximum over bit patterns without the sign: vectorizes, and NaN comes out on top.
     let mut lanes = [0u32; 16];
-    let mut chunks = values.chunks_exact(16);
-    for chunk in &mut chunks {
-        for (m, v) in lanes.iter_mut().zip(chunk) {
+    measure::each_sixteen(values, |part| {
+        for (m, v) in lanes.iter_mut().zip(part) {
             *m = (*m).max(v.to_bits() & 0x7FFF_FFFF);
         }
-    }
-    let rest = chunks.remainder().iter().map(|v| v.to_bits() & 0x7FFF_FFFF);
-    f32::from_bits(lanes.into_iter().chain(rest).max().unwrap_or(0))
+    });
+    // In four steps, which is shorter than one after the other.
+    let eight: [u32; 8] = std::array::from_fn(|i| lanes[i].max(lanes[i + 8]));
+    let four: [u32; 4] = std::array::from_fn(|i| eight[i].max(eight[i + 4]));
+    f32::from_bits(four[0].max(four[2]).max(four[1].max(four[3])))
 }
 
 /// `absmax / qmax`, rounded to the stored type.
@@ -65,31 +67,67 @@ impl IntScheme {
     /// # Errors
     /// [`Error::NotFinite`], or [`Error::ScaleRange`] when a scale's type does not carry it.
     pub fn quantize(&self, src: &[f32], cols: usize, first_row: usize, out: &mut IntRows) -> Result<(), Error> {
-        let IntScheme { bits, grouping, scale: ty, tensor_scale } = *self;
         let start = out.codes.len();
         out.codes.resize(start + src.len(), 0);
-        let group = match grouping {
+        let mut rest = &mut out.codes[start..];
+        let scales = &mut out.scales;
+        self.each_group(src, cols, first_row, |weights, scale| {
+            let codes = rest.split_off_mut(..weights.len()).unwrap_or_default();
+            if self.grouping != Grouping::Tensor {
+                scales.push(scale);
+            }
+            if scale != 0.0 {
+                quantize(weights, scale, f32::from(self.bits.qmax()), codes);
+            }
+        })
+    }
+
+    /// What the same rows lose: the sum of squared differences to what they decode to.
+    ///
+    /// # Errors
+    /// Those of [`Self::quantize`].
+    pub fn loss(&self, src: &[f32], cols: usize, first_row: usize) -> Result<f64, Error> {
+        let mut scales = Vec::new();
+        self.each_group(src, cols, first_row, |_, scale| scales.push(scale))?;
+        if cols == 0 {
+            return Ok(0.0);
+        }
+        let (group, qmax) = (self.group(cols), f32::from(self.bits.qmax()));
+        let rows = src.chunks_exact(cols).zip(scales.chunks_exact(cols.div_ceil(group)));
+        Ok(rows.map(|(row, scales)| lost(row, group, scales, qmax)).sum())
+    }
+
+    /// Weights of a row that share a scale.
+    fn group(&self, cols: usize) -> usize {
+        match self.grouping {
             Grouping::Tensor | Grouping::Row => cols,
             Grouping::Group(n) => n,
-        };
+        }
+    }
+
+    /// Hands out the weights that share a scale, with it.
+    fn each_group(
+        &self,
+        src: &[f32],
+        cols: usize,
+        first_row: usize,
+        mut see: impl FnMut(&[f32], f32),
+    ) -> Result<(), Error> {
+        let group = self.group(cols);
         if cols == 0 {
             return Ok(());
         }
-        let rows = src.chunks_exact(cols).zip(out.codes[start..].chunks_exact_mut(cols));
-        for (r, (row, codes)) in rows.enumerate() {
-            for (g, (weights, codes)) in row.chunks(group).zip(codes.chunks_mut(group)).enumerate() {
+        for (r, row) in src.chunks_exact(cols).enumerate() {
+            for (g, weights) in row.chunks(group).enumerate() {
                 let max = absmax(weights);
                 if !max.is_finite() {
                     return Err(not_finite(weights, first_row + r, g * group));
                 }
-                let scale =
-                    if grouping == Grouping::Tensor { tensor_scale } else { row_scale(max, bits, ty, first_row + r)? };
-                if grouping != Grouping::Tensor {
-                    out.scales.push(scale);
-                }
-                if scale != 0.0 {
-                    quantize(weights, scale, f32::from(bits.qmax()), codes);
-                }
+                let scale = match self.grouping {
+                    Grouping::Tensor => self.tensor_scale,
+                    _ => row_scale(max, self.bits, self.scale, first_row + r)?,
+                };
+                see(weights, scale);
             }
         }
         Ok(())
@@ -148,6 +186,12 @@ pub fn quantize(weights: &[f32], scale: f32, qmax: f32, codes: &mut [i8]) {
     }
 }
 
+/// What a row loses.
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512bw+avx512vl", "x86_64+avx2+fma"))]
+fn lost(row: &[f32], group: usize, scales: &[f32], qmax: f32) -> f64 {
+    measure::group_losses(row, group, scales, scales, |x| (x.clamp(-qmax, qmax) + ROUND) - ROUND)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -183,6 +227,32 @@ mod tests {
         assert!(matches!(e, Err(Error::NotFinite { row: 7, col: 2, .. })), "{e:?}");
     }
 
+    /// What a run of weights loses by its definition, in f64.
+    fn by_definition(src: &[f32], cols: usize, scheme: IntScheme) -> f64 {
+        let mut out = IntRows::default();
+        scheme.quantize(src, cols, 0, &mut out).expect("finite");
+        let group = scheme.group(cols);
+        let groups_of_row = cols.div_ceil(group);
+        let scale = |i: usize| match scheme.grouping {
+            Grouping::Tensor => scheme.tensor_scale,
+            _ => out.scales[i / cols * groups_of_row + i % cols / group],
+        };
+        let term = |(i, w): (usize, &f32)| (f64::from(*w) - f64::from(out.codes[i]) * f64::from(scale(i))).powi(2);
+        src.iter().enumerate().map(term).sum()
+    }
+
+    #[test]
+    fn losses_of_any_size_and_of_zeros() {
+        for magnitude in [1e-25f32, 1e-3, 1e25] {
+            let src: Vec<f32> = (0..9000).map(|i| magnitude * ((i * 7919 % 2003) as f32 / 1001.0 - 1.0)).collect();
+            let scheme =
+                IntScheme { bits: Bits::Four, grouping: Grouping::Row, scale: FloatType::F32, tensor_scale: 0.0 };
+            let (found, wanted) = (scheme.loss(&src, 9000, 0).expect("finite"), by_definition(&src, 9000, scheme));
+            assert!((found / wanted - 1.0).abs() < 1e-5, "{found} {wanted}");
+            assert_eq!(scheme.loss(&[0.0; 12], 6, 0), Ok(0.0));
+        }
+    }
+
     proptest! {
         #[test]
         fn codes_are_the_nearest(src in prop::collection::vec(-3072i32..3072, 1..200), four in any::<bool>(), group in 1usize..70) {
@@ -198,6 +268,19 @@ mod tests {
                     prop_assert_eq!(f32::from(*c), want);
                 }
             }
+        }
+
+        #[test]
+        fn losses_are_those_of_the_codes(src in prop::collection::vec(-3072i32..3072, 12..400), four in any::<bool>(), group in 1usize..70, kind in 0usize..3) {
+            let src: Vec<f32> = src[..src.len() / 4 * 4].iter().map(|i| *i as f32 / 1024.0).collect();
+            let bits = if four { Bits::Four } else { Bits::Eight };
+            let grouping = [Grouping::Tensor, Grouping::Row, Grouping::Group(group)][kind];
+            let tensor_scale = scale_of(absmax(&src), bits, FloatType::F16);
+            let scheme = IntScheme { bits, grouping, scale: FloatType::F16, tensor_scale };
+            let cols = src.len() / 4;
+            let (found, wanted) = (scheme.loss(&src, cols, 0).expect("finite"), by_definition(&src, cols, scheme));
+            // Of the largest terms, since a sum of differences near zero has no digits.
+            prop_assert!((found - wanted).abs() <= 1e-5 * wanted + 1e-11 * src.len() as f64, "{} {}", found, wanted);
         }
     }
 }

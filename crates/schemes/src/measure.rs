@@ -62,6 +62,64 @@ fn sums(source: &[f32], decoded: &[f32]) -> (f64, f64) {
     (sum(difference), sum(norm))
 }
 
+/// Weights whose terms are summed in f32 at a time where these are of like size.
+const LONG_RUN: usize = 4096;
+
+/// The sum of squared differences to what groups of weights decode to: `nearest` finds the level of
+/// `w / scale`, `decoded` has the scales by which readers multiply levels. Groups of scale 0 lose
+/// nothing. A product with the inverse may round to the other side of a tie, where the square is the
+/// same. Inlined, so that it is compiled for its caller's instructions.
+#[inline(always)]
+pub(crate) fn group_losses(
+    src: &[f32],
+    group: usize,
+    scales: &[f32],
+    decoded: &[f32],
+    nearest: impl Fn(f32) -> f32,
+) -> f64 {
+    // In units of the largest scale, so that no square leaves f32's range.
+    let unit = scales.iter().fold(0f32, |a, b| a.max(*b));
+    let (mut sum, mut lanes, mut pending) = (0.0, [0f32; 16], 0);
+    for ((weights, &scale), &decoded) in src.chunks(group).zip(scales).zip(decoded) {
+        if scale == 0.0 {
+            continue;
+        }
+        let (inverse, scale, decoded) = (1.0 / scale, scale / unit, decoded / unit);
+        for run in weights.chunks(LONG_RUN) {
+            each_sixteen(run, |part| {
+                for (lane, w) in lanes.iter_mut().zip(part) {
+                    let x = w * inverse;
+                    let difference = x * scale - nearest(x) * decoded;
+                    *lane += difference * difference;
+                }
+            });
+            pending += run.len();
+            if pending >= LONG_RUN {
+                (sum, lanes, pending) = (sum + total(&lanes), [0f32; 16], 0);
+            }
+        }
+    }
+    (sum + total(&lanes)) * f64::from(unit).powi(2)
+}
+
+/// Not inlined: the compiler would otherwise fill the lanes one by one, as they are added here.
+#[inline(never)]
+fn total(lanes: &[f32; 16]) -> f64 {
+    lanes.iter().map(|lane| f64::from(*lane)).sum()
+}
+
+/// Hands out sixteen values at a time; the last are filled up with zeros, which keeps lanes in registers.
+#[inline(always)]
+pub(crate) fn each_sixteen(values: &[f32], mut see: impl FnMut(&[f32; 16])) {
+    let (whole, rest) = values.as_chunks::<16>();
+    whole.iter().for_each(&mut see);
+    if !rest.is_empty() {
+        let mut filled = [0f32; 16];
+        filled[..rest.len()].copy_from_slice(rest);
+        see(&filled);
+    }
+}
+
 /// The same in f64.
 fn wide_sums(source: &[f32], decoded: &[f32]) -> (f64, f64) {
     source.iter().zip(decoded).fold((0.0, 0.0), |(difference, norm), (w, d)| {

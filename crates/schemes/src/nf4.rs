@@ -1,6 +1,6 @@
 //! NF4: the 4-bit NormalFloat of QLoRA (Dettmers et al. 2023), as bitsandbytes stores it.
 
-use crate::{Error, FloatType, int};
+use crate::{Error, FloatType, int, measure};
 
 pub use crate::dynamic_map::dynamic_map;
 
@@ -54,7 +54,28 @@ pub fn quantize_blocks(src: &[f32], block: usize, ty: FloatType, out: &mut Nf4Bl
     let start = out.codes.len();
     out.codes.resize(start + src.len(), 0);
     let mids = midpoints();
-    for (b, (weights, codes)) in src.chunks(block).zip(out.codes[start..].chunks_mut(block)).enumerate() {
+    let Nf4Blocks { codes, absmax } = out;
+    let mut rest = &mut codes[start..];
+    each_block(src, block, ty, |weights, scale| {
+        absmax.push(scale);
+        nearest(weights, scale, &mids, rest.split_off_mut(..weights.len()).unwrap_or_default());
+    })
+}
+
+/// What the same blocks lose: the sum of squared differences to what they decode to, with the
+/// scales that readers compute where these are not the blocks' own (`nested`, one a block).
+///
+/// # Errors
+/// Those of [`quantize_blocks`].
+pub fn loss(src: &[f32], block: usize, ty: FloatType, nested: Option<&[f32]>) -> Result<f64, Error> {
+    let mut scales = Vec::new();
+    each_block(src, block, ty, |_, scale| scales.push(scale))?;
+    Ok(lost(src, block, &scales, nested.unwrap_or(&scales), &midpoints()))
+}
+
+/// Hands out blocks with their scales.
+fn each_block(src: &[f32], block: usize, ty: FloatType, mut see: impl FnMut(&[f32], f32)) -> Result<(), Error> {
+    for (b, weights) in src.chunks(block).enumerate() {
         let max = int::absmax(weights);
         if !max.is_finite() {
             return Err(int::not_finite(weights, 0, b * block));
@@ -62,11 +83,17 @@ pub fn quantize_blocks(src: &[f32], block: usize, ty: FloatType, out: &mut Nf4Bl
         if !int::scale_fits(max, ty) {
             return Err(Error::ScaleRange { row: 0, value: max, ty });
         }
-        let scale = ty.round(max);
-        out.absmax.push(scale);
-        nearest(weights, scale, &mids, codes);
+        see(weights, ty.round(max));
     }
     Ok(())
+}
+
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512bw+avx512vl", "x86_64+avx2+fma"))]
+fn lost(src: &[f32], block: usize, scales: &[f32], decoded: &[f32], mids: &[f32; 15]) -> f64 {
+    measure::group_losses(src, block, scales, decoded, |x| {
+        let above = mids.iter().zip(&LEVELS[1..]);
+        above.fold(LEVELS[0], |level, (mid, next)| if x > *mid { *next } else { level })
+    })
 }
 
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512bw+avx512vl", "x86_64+avx2+fma"))]
@@ -161,6 +188,20 @@ mod tests {
                 let d = |l: f32| (f64::from(l) - f64::from(x)).abs();
                 let best = LEVELS.iter().map(|&l| d(l)).fold(f64::MAX, f64::min);
                 prop_assert!(d(LEVELS[usize::from(*c)]) <= best + 1e-7);
+            }
+        }
+
+        #[test]
+        fn losses_are_those_of_the_codes(src in prop::collection::vec(-3f32..3.0, 1..300), block in 1usize..70, shift in 0.9f32..1.1) {
+            let mut out = Nf4Blocks::default();
+            quantize_blocks(&src, block, FloatType::F32, &mut out).expect("finite");
+            let nested: Vec<f32> = out.absmax.iter().map(|a| a * shift).collect();
+            for decoded in [None, Some(&nested[..])] {
+                let found = loss(&src, block, FloatType::F32, decoded).expect("finite");
+                let scale = |i: usize| f64::from(decoded.unwrap_or(&out.absmax)[i / block]);
+                let term = |(i, w): (usize, &f32)| (f64::from(*w) - f64::from(LEVELS[usize::from(out.codes[i])]) * scale(i)).powi(2);
+                let wanted: f64 = src.iter().enumerate().map(term).sum();
+                prop_assert!((found - wanted).abs() <= 1e-5 * wanted + 1e-11 * src.len() as f64, "{} {}", found, wanted);
             }
         }
     }
