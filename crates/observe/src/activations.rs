@@ -155,15 +155,16 @@ pub fn watch(
     }
     let mut maxima = Maxima::default();
     run(model, sequences, "activations: maxima", progress, &mut maxima, |maxima, sequence| maxima.sequence = sequence)?;
-    let calibration = maxima.collector.finish(tokens)?;
+    // In the model's order, so that the first block is named.
     for (place, seen) in &maxima.sites {
         if seen.dimensions.iter().any(|d| !d.absmax.is_finite()) {
             return Err(Error::NotFinite(match place {
-                Place::Residual(block) => format!("block {}", block + 1),
-                Place::Input(module) => module.clone(),
+                Place::Residual(block) => format!("the stream after block {block}"),
+                Place::Input(module) => format!("the input of {module}"),
             }));
         }
     }
+    let calibration = maxima.collector.finish(tokens)?;
     let sites = maxima.sites.into_iter().map(|(place, seen)| (place, Coder::new(seen, without))).collect();
     let mut coders = Coders { sites };
     run(model, sequences, "activations: codes", progress, &mut coders, |_, _| {})?;

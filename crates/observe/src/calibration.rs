@@ -38,7 +38,7 @@ pub enum Error {
     #[error("the calibration text is empty")]
     Empty,
     /// An activation overflowed.
-    #[error("the input of {0} is not finite while calibrating; the checkpoint or the text is at fault")]
+    #[error("{0} is not finite while calibrating; the checkpoint or the text is at fault")]
     NotFinite(String),
 }
 
@@ -163,7 +163,7 @@ impl Collector {
         let mut modules = BTreeMap::new();
         for (name, absmax) in self.modules {
             if absmax.iter().any(|v| !v.is_finite()) {
-                return Err(Error::NotFinite(name));
+                return Err(Error::NotFinite(format!("the input of {name}")));
             }
             modules.insert(name, absmax.to_vec());
         }
@@ -210,7 +210,7 @@ mod tests {
         let mut c = Collector::default();
         c.linear_input("layer", &[f32::NAN], 1);
         c.linear_input("layer", &[1.0], 1);
-        assert!(matches!(c.finish(2), Err(Error::NotFinite(name)) if name == "layer"));
+        assert!(matches!(c.finish(2), Err(Error::NotFinite(name)) if name == "the input of layer"));
         assert!(Calibration::parse(b"nonsense").is_err());
     }
 }
