@@ -170,6 +170,8 @@ pub fn look(path: &Path, request: &Request, progress: &dyn Progress) -> Result<A
     }
     // Names sort 10 before 2.
     inputs.sort_by_key(|seen| (seen.block.unwrap_or(usize::MAX), order(&seen.kind)));
+    let longest = sequences.iter().map(Vec::len).max().unwrap_or(0);
+    let beyond = text::beyond_training(&model, longest)?;
     Ok(Activations {
         model: path.display().to_string(),
         text: request.text.name.clone(),
@@ -181,7 +183,7 @@ pub fn look(path: &Path, request: &Request, progress: &dyn Progress) -> Result<A
         residual,
         inputs,
         calibration: found.calibration,
-        notes: model.warnings.clone(),
+        notes: model.warnings.iter().cloned().chain(beyond).collect(),
     })
 }
 

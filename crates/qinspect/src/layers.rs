@@ -78,6 +78,8 @@ pub struct Part {
     pub weights: usize,
     /// The divergence with this part alone in the scheme; none where that model fails.
     pub divergence: Option<Divergence>,
+    /// Its KL over what keeping it would cost: nats for each bit per weight of the whole model.
+    pub kl_per_bpw: Option<f64>,
     /// Whether the recipe keeps it in more bits.
     pub kept: bool,
     /// Bits of its weights in the scheme, and in the one that is kept.
@@ -145,6 +147,10 @@ pub fn measure(path: &Path, request: &Request, progress: &dyn Progress) -> Resul
         let what = format!("--target-bpw {target} is less than {} takes alone, {bpw:.3}", request.scheme);
         return Err(Error::Request(what));
     }
+    if parts.iter().any(|part| part.extra() <= 0.0) {
+        let what = format!("--keep {} takes no more bits than {}: name one that does", request.keep, request.scheme);
+        return Err(Error::Request(what));
+    }
     let low = Converted::new(&source, request.scheme, request.calibration.as_ref(), progress)?;
     let high = Converted::new(&source, request.keep, request.calibration.as_ref(), progress)?;
     let bench = Bench::new(path, &model, request)?;
@@ -159,14 +165,15 @@ pub fn measure(path: &Path, request: &Request, progress: &dyn Progress) -> Resul
     let all = found.pop().flatten();
     for (part, divergence) in parts.iter_mut().zip(found) {
         part.divergence = divergence;
+        part.kl_per_bpw = divergence.map(|d| d.kl * weights as f64 / part.extra());
     }
     // What can't be run at all is more sensitive than anything.
     let kl = |part: &Part| part.divergence.map_or(f64::INFINITY, |d| d.kl);
     parts.sort_by(|a, b| kl(b).total_cmp(&kl(a)));
 
-    let one_kept = bpw + (parts[0].bits[1] - parts[0].bits[0]) / weights as f64;
-    // Rounding aside, so that the one part fits.
-    let target = request.target_bpw.unwrap_or((bpw + 0.5).max(one_kept + 1e-9));
+    let cheapest = parts.iter().map(Part::extra).fold(f64::INFINITY, f64::min);
+    // Rounding aside, so that one part fits.
+    let target = request.target_bpw.unwrap_or((bpw + 0.5).max(bpw + cheapest / weights as f64 + 1e-9));
     let (kept, mixed) = keep(&mut parts, target, weights);
     let modules = |kept: bool| parts.iter().filter(|p| p.kept == kept).flat_map(|p| p.modules.clone()).collect();
     let (kept_modules, others): (Vec<String>, Vec<String>) = (modules(true), modules(false));
@@ -178,6 +185,7 @@ pub fn measure(path: &Path, request: &Request, progress: &dyn Progress) -> Resul
         }
     };
     let recipe = Recipe { target_bpw: target, bpw: mixed, kept, divergence, toml: toml(path, request, &parts, mixed) };
+    let beyond = text::beyond_training(&model, bench.windows.longest())?;
     Ok(Layers {
         model: path.display().to_string(),
         scheme: request.scheme.to_string(),
@@ -189,7 +197,7 @@ pub fn measure(path: &Path, request: &Request, progress: &dyn Progress) -> Resul
         all,
         parts,
         recipe,
-        notes: source.warnings.clone(),
+        notes: source.warnings.iter().cloned().chain(beyond).collect(),
     })
 }
 
@@ -226,6 +234,7 @@ fn parts(source: &Source<'_>, request: &Request) -> Result<Vec<Part>> {
                 matrices: 0,
                 weights: 0,
                 divergence: None,
+                kl_per_bpw: None,
                 kept: false,
                 bits: [0.0; 2],
                 modules: Vec::new(),
@@ -267,17 +276,28 @@ fn total_bits(weight: &Weight, scheme: Scheme, request: &Request) -> f64 {
     scheme.total_bits(rows, cols, columns, FloatType::F16)
 }
 
-/// Marks the most sensitive parts that fit the target; gives how many, and the bits per weight.
+impl Part {
+    /// Bits that keeping it costs.
+    fn extra(&self) -> f64 {
+        self.bits[1] - self.bits[0]
+    }
+}
+
+/// Marks the parts with the most divergence for each bit that keeping them costs, as far as the
+/// target goes; gives how many, and the bits per weight. A part that doesn't fit is passed over.
 fn keep(parts: &mut [Part], target: f64, weights: usize) -> (usize, f64) {
     let mut bits: f64 = parts.iter().map(|p| p.bits[0]).sum();
+    let mut order: Vec<&mut Part> = parts.iter_mut().collect();
+    // What can't be run at all comes first.
+    let gain = |part: &Part| part.kl_per_bpw.unwrap_or(f64::INFINITY);
+    order.sort_by(|a, b| gain(b).total_cmp(&gain(a)));
     let mut kept = 0;
-    for part in parts.iter_mut() {
-        let more = bits - part.bits[0] + part.bits[1];
-        if more > target * weights as f64 {
-            break;
+    for part in order {
+        let more = bits + part.extra();
+        if more <= target * weights as f64 {
+            part.kept = true;
+            (bits, kept) = (more, kept + 1);
         }
-        part.kept = true;
-        (bits, kept) = (more, kept + 1);
     }
     (kept, bits / weights as f64)
 }
@@ -288,7 +308,7 @@ fn toml(path: &Path, request: &Request, parts: &[Part], bpw: f64) -> String {
     let name = path.file_name().map_or_else(|| path.to_string_lossy(), |n| n.to_string_lossy());
     let name: String = name.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     let mut text = format!(
-        "# {name}: the {} most sensitive of {} parts in {}, {bpw:.3} bits per weight (qinspect layers)\n\
+        "# {name}: {} of {} parts in {}, {bpw:.3} bits per weight (qinspect layers)\n\
          default = \"{}\"\n",
         kept.len(),
         parts.len(),
@@ -315,6 +335,9 @@ impl Bench {
         let compute = Compute { device: runtime::cpu(), math: runtime::Math::Exact };
         let encoder = text::encoder(model)?;
         let ids = encoder.encode(&request.text.text)?.ids;
+        if ids.is_empty() {
+            return Err(Error::Model(format!("{}: the text is empty", request.text.name)));
+        }
         let windows = request.protocol.cut(&ids, encoder.bos(request.protocol.bos)?)?;
         Ok(Bench { reference: Packed::load(name.as_str(), model, &compute)?, name, compute, windows })
     }
@@ -359,6 +382,7 @@ mod tests {
             matrices: 7,
             weights: 100,
             divergence: Some(Divergence { kl, kl_ci95: None, same_top1: 1.0 }),
+            kl_per_bpw: Some(kl),
             kept: false,
             bits: [400.0, 800.0],
             modules: Vec::new(),
@@ -381,5 +405,15 @@ mod tests {
         let mut parts: Vec<Part> = (0..10).map(|i| part(&i.to_string(), 1.0)).collect();
         assert_eq!(keep(&mut parts, 4.3, 1000), (0, 4.0));
         assert_eq!(keep(&mut parts, 99.0, 1000), (10, 8.0));
+    }
+
+    #[test]
+    fn small_parts_that_matter_for_their_size_are_kept_before_large_ones() {
+        let mut parts: Vec<Part> = vec![part("0", 3.0), part("1", 2.0), part("2", 1.0)];
+        (parts[0].bits, parts[0].kl_per_bpw) = ([4000.0, 8000.0], Some(0.3));
+        // 400 bits more fit, which the two small ones take; the large one is passed over.
+        let (kept, bpw) = keep(&mut parts, 5.6, 1000);
+        assert_eq!((kept, bpw), (2, 5.6));
+        assert_eq!(parts.iter().map(|p| p.kept).collect::<Vec<_>>(), [false, true, true]);
     }
 }

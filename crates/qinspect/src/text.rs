@@ -60,3 +60,14 @@ impl Cut {
 pub fn encoder(model: &Model) -> Result<Encoder> {
     Ok(Encoder::new(model.path.display().to_string(), model.tokenizer()?, model.config()?.bos_token_id)?)
 }
+
+/// A note where sequences of `longest` positions go beyond what a model was trained for.
+///
+/// # Errors
+/// When the model has no readable configuration.
+pub fn beyond_training(model: &Model, longest: usize) -> Result<Option<String>> {
+    let most = model.config()?.max_position;
+    Ok((most > 0 && longest > most).then(|| {
+        format!("sequences have {longest} positions, but the model was trained for {most}: what comes later is outside its range (--ctx)")
+    }))
+}

@@ -1,21 +1,9 @@
 //! qinspect as a person runs it, on the fixture.
 
-use assert_cmd::Command;
+mod common;
+
+use common::{FIXTURE, json, printed, refuses};
 use serde_json::Value;
-use std::process::Output;
-
-/// The small trained model of this repository.
-const FIXTURE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/tiny");
-
-fn qinspect(args: &[&str]) -> Output {
-    Command::cargo_bin("qinspect").expect("built").args(args).output().expect("runs")
-}
-
-fn printed(args: &[&str]) -> String {
-    let out = qinspect(args);
-    assert!(out.status.success(), "{args:?}: {}", String::from_utf8_lossy(&out.stderr));
-    String::from_utf8(out.stdout).expect("UTF-8")
-}
 
 /// What is printed, whose lines fit 100 columns, with the fixture's place left out.
 fn view(args: &[&str]) -> String {
@@ -24,20 +12,6 @@ fn view(args: &[&str]) -> String {
         assert!(line.chars().count() <= 100, "{line}");
     }
     text
-}
-
-fn json(args: &[&str]) -> Value {
-    let value: Value = serde_json::from_str(&printed(&[args, &["--json"]].concat())).expect("JSON");
-    assert_eq!((&value["version"], &value["command"]), (&1.into(), &args[0].into()));
-    value
-}
-
-/// One line on standard error that holds `what`, this exit code, and nothing printed.
-fn refuses(args: &[&str], code: i32, what: &str) {
-    let out = qinspect(args);
-    let err = String::from_utf8_lossy(&out.stderr);
-    assert_eq!(out.status.code(), Some(code), "{args:?}: {err}");
-    assert!(out.stdout.is_empty() && err.contains(what), "{args:?}: {err}");
 }
 
 /// Writes the page and looks at it.
@@ -64,6 +38,10 @@ fn memory_of_a_model_and_of_a_number() {
     refuses(&["memory", "--params", "13G", "--layers", "1", "--kv-heads", "1", "--head-dim", "1"], 2, "13G");
     refuses(&["memory", "no/such/model"], 1, "no/such/model: cannot open");
     refuses(&["memory", FIXTURE, "--scheme", "int5"], 2, "int5");
+    refuses(&[&args[..], &["--vram", "8,-1"]].concat(), 2, "--vram takes sizes above 0");
+    refuses(&[&args[..], &["--vram", "-1"]].concat(), 2, "--vram takes sizes above 0");
+    refuses(&[&args[..], &["--overhead", "-4"]].concat(), 2, "--overhead takes a size");
+    refuses(&[&args[..], &["--context", "0"]].concat(), 2, "--context takes at least 1");
 }
 
 #[test]
@@ -95,6 +73,7 @@ fn weights_of_a_model() {
     assert!(csv.starts_with("module,mean_abs,std,max,max_over_std,beyond,kurtosis,max_row,max_col,"));
     assert_eq!(csv.lines().count(), 30);
     refuses(&["weights", FIXTURE, "--sigma", "0"], 2, "--sigma");
+    refuses(&["weights", FIXTURE, "--sigma", "-1"], 2, "--sigma takes a number above 0");
     refuses(&["weights", FIXTURE, "--scheme", "int8-outlier"], 2, "--calibration");
 }
 
@@ -215,28 +194,12 @@ fn sensitivity_by_kind_and_what_is_refused() {
     refuses(&["layers", FIXTURE, "--scheme", "int8-outlier"], 2, "--calibration");
     refuses(&["layers", FIXTURE, "--scheme", "int4-g64", "--target-bpw", "4"], 2, "--target-bpw 4 is less");
     refuses(&["layers", FIXTURE, "--scheme", "int4-g64", "--ctx", "1"], 2, "context");
-}
-
-#[test]
-fn a_matrix_that_is_not_finite_is_left_out_and_named() {
+    refuses(&["layers", FIXTURE, "--scheme", "int8-row", "--keep", "nf4"], 2, "--keep nf4 takes no more bits");
     let dir = tempfile::tempdir().expect("a folder");
-    for entry in std::fs::read_dir(FIXTURE).expect("the fixture") {
-        let path = entry.expect("an entry").path();
-        std::fs::copy(&path, dir.path().join(path.file_name().expect("a file"))).expect("copied");
+    let empty = dir.path().join("empty.txt");
+    std::fs::write(&empty, "").expect("written");
+    let empty = empty.to_str().expect("a plain name");
+    for command in [&["activations", FIXTURE][..], &["layers", FIXTURE, "--scheme", "nf4"]] {
+        refuses(&[command, &["--text", empty]].concat(), 1, "empty.txt: the text is empty");
     }
-    // The first weight of one projection becomes NaN.
-    let weights = dir.path().join("model.safetensors");
-    let mut bytes = std::fs::read(&weights).expect("reads");
-    let header = u64::from_le_bytes(bytes[..8].try_into().expect("eight")) as usize;
-    let listed: Value = serde_json::from_slice(&bytes[8..8 + header]).expect("JSON");
-    let name = "model.layers.1.mlp.up_proj.weight";
-    let start = 8 + header + listed[name]["data_offsets"][0].as_u64().expect("an offset") as usize;
-    bytes[start..start + 2].copy_from_slice(&[0x00, 0x7E]);
-    std::fs::write(&weights, bytes).expect("writes");
-    let model = dir.path().to_str().expect("a plain name");
-    let found = json(&["weights", model]);
-    assert_eq!(found["matrices"].as_array().expect("a list").len(), 28);
-    let notes = found["notes"].to_string();
-    assert!(notes.contains(name) && notes.contains("NaN at row 0, column 0") && notes.contains("left out"), "{notes}");
-    printed(&["tensors", model]);
 }

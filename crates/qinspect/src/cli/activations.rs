@@ -108,7 +108,8 @@ pub fn magnitude(value: f64) -> String {
     if (1e3..1e15).contains(&value.abs()) { format::count(value.round() as u64) } else { format::significant(value, 3) }
 }
 
-fn counted(n: usize, what: &str) -> String {
+/// A number of things in words.
+pub fn counted(n: usize, what: &str) -> String {
     if n == 1 { format!("one {what}") } else { format!("{n} {what}s") }
 }
 

@@ -1,6 +1,6 @@
 //! The page of `qinspect activations`.
 
-use super::activations::{by_kind, extreme, int8, large, magnitude};
+use super::activations::{by_kind, counted, extreme, int8, large, magnitude};
 use crate::activations::{Activations, Int8, Seen};
 use report::chart::{Axis, Distribution, HeatMap, Histogram, Line, LinePlot, Ridge, Scale};
 use report::page::{Fact, Page, Section};
@@ -34,7 +34,7 @@ pub fn page(found: &Activations) -> Result<Page, report::Error> {
         facts: vec![
             Fact::new("Model", found.model.clone()),
             Fact::new("Text", found.text.clone()),
-            Fact::new("Tokens", format!("{} in {} sequences", found.tokens, found.sequences)),
+            Fact::new("Tokens", format!("{} in {}", found.tokens, counted(found.sequences, "sequence"))),
         ],
         sections,
         ..Page::default()
@@ -68,7 +68,7 @@ fn by_block(found: &Activations, name: &str, value: impl Fn(&Seen) -> f64) -> Li
 fn maxima(found: &Activations) -> LinePlot {
     LinePlot {
         title: "Largest values by block".into(),
-        x: Axis::linear("Block"),
+        x: Axis::whole("Block"),
         y: Axis::log("|x|, log scale"),
         lines: vec![
             by_block(found, "largest", |s| s.max.into()),
@@ -83,7 +83,7 @@ fn levels(found: &Activations) -> LinePlot {
     let of = |int8: &Int8| int8.levels;
     LinePlot {
         title: "INT8 levels in use".into(),
-        x: Axis::linear("Block"),
+        x: Axis::whole("Block"),
         y: Axis::linear("Levels").from(0.0).to(255.0),
         lines: vec![
             by_block(found, "one scale", |s| of(&s.tensor)),

@@ -69,7 +69,7 @@ pub struct WeightsArgs {
     #[arg(value_name = "MODEL")]
     pub model: PathBuf,
     /// Count weights further than so many standard deviations from the mean.
-    #[arg(long, default_value_t = 6.0, value_name = "N")]
+    #[arg(long, default_value_t = 6.0, value_name = "N", allow_negative_numbers = true)]
     pub sigma: f64,
     /// Schemes whose loss is measured, separated by commas; by default one of each kind of code.
     #[arg(long, value_delimiter = ',', value_name = "SCHEME")]
@@ -161,7 +161,7 @@ pub struct LayersArgs {
     /// The scheme.
     #[arg(long, value_name = "SCHEME")]
     pub scheme: String,
-    /// What is quantized at a time.
+    /// What is quantized at a time. By matrix the recipe is best, and takes longest to find.
     #[arg(long, value_enum, default_value_t = ByArg::Block)]
     pub by: ByArg,
     /// The scheme of what the recipe keeps in more bits.
@@ -169,7 +169,7 @@ pub struct LayersArgs {
     pub keep: String,
     /// Bits per weight that the recipe may take; by default half a bit more than the scheme, and
     /// enough to keep one part.
-    #[arg(long, value_name = "BITS")]
+    #[arg(long, value_name = "BITS", allow_negative_numbers = true)]
     pub target_bpw: Option<f64>,
     /// Write the recipe, for qconvert --recipe.
     #[arg(long, value_name = "FILE")]
@@ -225,10 +225,16 @@ pub struct MemoryArgs {
     #[arg(long, value_name = "N", requires = "params")]
     pub head_dim: Option<u64>,
     /// Memory of the devices in GiB, separated by commas.
-    #[arg(long, value_delimiter = ',', default_value = "8,16,24,80", value_name = "GIB")]
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "8,16,24,80",
+        value_name = "GIB",
+        allow_negative_numbers = true
+    )]
     pub vram: Vec<f64>,
     /// What is neither weights nor cache, in GiB.
-    #[arg(long, default_value_t = 1.5, value_name = "GIB")]
+    #[arg(long, default_value_t = 1.5, value_name = "GIB", allow_negative_numbers = true)]
     pub overhead: f64,
     /// Tokens of each user, where users are counted.
     #[arg(long, default_value_t = 4096, value_name = "N")]

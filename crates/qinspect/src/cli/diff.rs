@@ -266,7 +266,7 @@ fn error_by_block(found: &Diff) -> LinePlot {
     });
     LinePlot {
         title: "Error by block".into(),
-        x: Axis::linear("Block"),
+        x: Axis::whole("Block"),
         y: Axis::linear("Relative error").from(0.0),
         lines: vec![Line { name: "error".into(), points: points.collect(), band: Vec::new() }],
         guides: Vec::new(),

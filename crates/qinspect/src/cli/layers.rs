@@ -128,6 +128,7 @@ fn ranked(found: &Layers, glyphs: Glyphs) -> Result<Table, report::Error> {
         Column::number("kl", "KL mean").unit("nats").parts(&["mean", "ci95.low", "ci95.high"]),
         Column::text("bar", ""),
         Column::number("share", "Share of\nthe sum"),
+        Column::number("kl_per_bpw", "KL for\na bpw"),
         Column::number("same_top1", "Same\ntop 1"),
         Column::text("kept", "Recipe"),
         Column::text("pattern", "").machine_only(),
@@ -138,6 +139,7 @@ fn ranked(found: &Layers, glyphs: Glyphs) -> Result<Table, report::Error> {
     let finite = || found.parts.iter().filter_map(|p| p.divergence).map(|d| d.kl);
     let (largest, sum) = (finite().fold(0.0, f64::max), finite().sum::<f64>());
     for part in &found.parts {
+        let gain = part.kl_per_bpw.map_or(Cell::absent(), |gain| Cell::value(format::significant(gain, 3), gain));
         let [kl, drawn, share, top] = match part.divergence {
             Some(d) => {
                 let share = if sum > 0.0 { d.kl / sum } else { 0.0 };
@@ -157,6 +159,7 @@ fn ranked(found: &Layers, glyphs: Glyphs) -> Result<Table, report::Error> {
             kl,
             drawn,
             share,
+            gain,
             top,
             Cell::text(scheme.clone()).tone(tone),
             Cell::text(part.pattern.clone()),
@@ -164,6 +167,10 @@ fn ranked(found: &Layers, glyphs: Glyphs) -> Result<Table, report::Error> {
         ])?;
     }
     table.note(format!("{}: {}.", found.text, found.rule));
+    table.note(format!(
+        "KL for a bpw: the part's KL over what {} would add to the whole, in bits per weight; a recipe takes the largest.",
+        found.keep
+    ));
     table.note(
         "With 95% intervals over blocks of neighbouring tokens. Parts whose intervals overlap may change places.",
     );
@@ -202,7 +209,7 @@ fn by_block(found: &Layers) -> LinePlot {
     let band = points.iter().filter_map(|(x, d)| d.kl_ci95.map(|i| (*x, i.0, i.1)));
     LinePlot {
         title: "KL divergence by block".into(),
-        x: Axis::linear("Block"),
+        x: Axis::whole("Block"),
         y: Axis::linear("Mean KL, nats").from(0.0),
         lines: vec![Line {
             name: found.scheme.clone(),

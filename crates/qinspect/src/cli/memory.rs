@@ -98,7 +98,7 @@ impl Findings for Memory {
         let plot = self.plot();
         let mut section = Section::new("Context and users")
             .table(self.contexts()?)
-            .chart(&plot, "One user, F16 cache. A scheme has no line where its weights don't fit.")
+            .chart(&plot, "One user, F16 cache. A scheme has no line where its weights don't fit, or beside one of nearly their size.")
             .table(self.users()?);
         section = self.notes.iter().cloned().fold(section, Section::prose);
         let facts = self.about().into_iter().map(|(name, value)| Fact::new(name, value)).collect();
@@ -175,6 +175,14 @@ impl Memory {
         self.by_device(title, |fit| pair(fit.users_f16, fit.users_int8))
     }
 
+    /// Schemes whose weights differ by a sixth and more: the lines of others would lie on each other.
+    fn distinct(&self) -> Vec<&Row> {
+        let mut rows: Vec<&Row> = self.rows.iter().collect();
+        rows.sort_by(|a, b| b.weight_bytes.total_cmp(&a.weight_bytes));
+        rows.dedup_by(|next, kept| next.weight_bytes > kept.weight_bytes / 1.2);
+        rows
+    }
+
     fn plot(&self) -> LinePlot {
         let line = |row: &Row| Line {
             name: row.scheme.clone(),
@@ -189,7 +197,7 @@ impl Memory {
             title: "Context by memory".into(),
             x: Axis::linear("Memory, GiB"),
             y: Axis::log("Tokens, log scale"),
-            lines: self.rows.iter().map(line).filter(|line| !line.points.is_empty()).collect(),
+            lines: self.distinct().into_iter().map(line).filter(|line| !line.points.is_empty()).collect(),
             guides: Vec::new(),
         }
     }

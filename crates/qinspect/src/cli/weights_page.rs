@@ -17,7 +17,7 @@ pub fn page(found: &Weights) -> Result<Page, report::Error> {
     let spread = Section::new("How the weights are spread")
         .chart(
             &tails(found),
-            "All matrices, each in its own standard deviations, and a normal distribution beside them.",
+            "All matrices, each in its own standard deviations, and a normal distribution beside them. The ends hold all that is beyond.",
         )
         .chart(&heat(found), "The largest weight of each matrix in standard deviations: what one scale must span.");
     let mut lost = Section::new("What schemes lose").table(losses(found)?);
@@ -117,7 +117,7 @@ fn by_block(found: &Weights) -> LinePlot {
     };
     LinePlot {
         title: "Error by block".into(),
-        x: Axis::linear("Block"),
+        x: Axis::whole("Block"),
         y: Axis::log("Relative error, log scale"),
         lines: shown
             .map(|name| Line {
