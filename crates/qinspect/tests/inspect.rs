@@ -184,6 +184,9 @@ fn sensitivity_of_blocks_and_a_recipe() {
 
 #[test]
 fn sensitivity_by_kind_and_what_is_refused() {
+    let by_matrix = view(&["layers", FIXTURE, "--tokens", "64", "--by", "matrix", "--scheme", "int4-g64"]);
+    let row = by_matrix.lines().find(|line| line.contains("layers.0.self_attn.q_proj  ")).expect("ranked");
+    assert!(row.contains("int8-row") || row.contains("int4-g64"), "one table at 100 columns: {by_matrix}");
     let args = ["layers", FIXTURE, "--tokens", "64", "--by", "kind"];
     let found = json(&[&args[..], &["--scheme", "ggml-q4_0"]].concat());
     assert_eq!(found["parts"].as_array().map(Vec::len), Some(7));

@@ -127,7 +127,7 @@ fn ranked(found: &Layers, glyphs: Glyphs) -> Result<Table, report::Error> {
         Column::text("part", what),
         Column::number("kl", "KL mean").unit("nats").parts(&["mean", "ci95.low", "ci95.high"]),
         Column::text("bar", ""),
-        Column::number("share", "Share of\nthe sum"),
+        Column::number("share", "Share of\nthe sum").machine_only(),
         Column::number("kl_per_bpw", "KL for\na bpw"),
         Column::number("same_top1", "Same\ntop 1"),
         Column::text("kept", "Recipe"),
@@ -145,7 +145,7 @@ fn ranked(found: &Layers, glyphs: Glyphs) -> Result<Table, report::Error> {
                 let share = if sum > 0.0 { d.kl / sum } else { 0.0 };
                 [
                     kl_cell(&d),
-                    Cell::value(bar(d.kl / largest.max(f64::MIN_POSITIVE), 20, glyphs).trim_end(), Value::Null),
+                    Cell::value(bar(d.kl / largest.max(f64::MIN_POSITIVE), 12, glyphs).trim_end(), Value::Null),
                     Cell::value(format::percent(share, 1), share),
                     Cell::value(format::percent(d.same_top1, 1), d.same_top1),
                 ]
