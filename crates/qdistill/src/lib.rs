@@ -14,10 +14,14 @@ pub mod outliers;
 mod pretrain;
 pub mod random;
 pub mod recipe;
+pub mod soft;
 pub mod tokenizer;
+pub mod windows;
 
 pub use error::{Error, Result};
 pub use pretrain::{Progress, Start, Step, Texts, Validation, pretrain};
+pub use soft::{Soft, Teacher};
+pub use windows::{Split, Windows};
 
 #[cfg(test)]
 mod testing;
