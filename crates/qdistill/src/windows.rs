@@ -65,6 +65,31 @@ impl Windows {
         Ok(cut)
     }
 
+    /// Puts windows together from the fields of others; says what contradicts what.
+    pub(crate) fn from_parts(
+        tokens: Vec<u32>,
+        documents: Vec<Range<usize>>,
+        windows: Vec<Range<usize>>,
+        context: usize,
+    ) -> Result<Self, String> {
+        let follow = |ranges: &[Range<usize>]| ranges.windows(2).all(|pair| pair[0].start < pair[1].start);
+        if windows.is_empty() || !follow(&documents) || !follow(&windows) {
+            return Err("its windows or documents are not in order".into());
+        }
+        let inside = |inner: &Range<usize>, outer: &Range<usize>| outer.start <= inner.start && inner.end <= outer.end;
+        for window in &windows {
+            // The last document that begins before the window does.
+            let document = documents.partition_point(|d| d.start <= window.start).checked_sub(1).map(|i| &documents[i]);
+            let fits = document.is_some_and(|d| inside(window, d) && inside(d, &(0..tokens.len())));
+            if !fits || window.end < window.start + 2 || window.len() > context {
+                return Err(format!("its window {window:?} suits neither its documents nor a context of {context}"));
+            }
+        }
+        let mut cut = Self { tokens, documents, windows: vec![], context, starts: vec![0] };
+        windows.into_iter().for_each(|window| cut.add(window));
+        Ok(cut)
+    }
+
     fn begun(&mut self, document: &[u32], bos: u32) {
         for part in document.chunks(self.context - 1) {
             let start = self.tokens.len();
