@@ -171,7 +171,7 @@ mod tests {
         let window = |tokens: &[u32]| {
             let rows = tokens.len() - 1;
             let ids = (0..rows as u32).flat_map(|i| [i, 299 - i]).collect();
-            let log_probs = vec![0.5f32.ln(), 0.2f32.ln()].repeat(rows);
+            let log_probs = [0.5f32.ln(), 0.2f32.ln()].repeat(rows);
             let soft = Soft::TopK { k: 2, ids, log_probs, log_rest: vec![0.3f32.ln(); rows] };
             Window { tokens: tokens.into(), soft: Some(soft) }
         };

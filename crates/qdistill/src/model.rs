@@ -43,6 +43,9 @@ pub const EMBEDDING: &str = "model.embed_tokens.weight";
 /// The output projection's name, where it is a matrix of its own.
 pub const HEAD: &str = "lm_head.weight";
 
+/// Gives a tensor's values, row-major, for its name and dimensions.
+pub type Values<'a> = dyn FnMut(&str, &[usize]) -> Result<Vec<f32>> + 'a;
+
 /// One variable of a model.
 #[derive(Debug, Clone)]
 pub struct Parameter {
@@ -113,7 +116,7 @@ impl Student {
         shape: &Shape,
         vocabulary: usize,
         dtype: DType,
-        weights: &mut dyn FnMut(&str, &[usize]) -> Result<Vec<f32>>,
+        weights: &mut Values<'_>,
     ) -> Result<Self> {
         shape.check()?;
         let mut var = |name: &str, dims: &[usize]| -> Result<Var> {

@@ -6,8 +6,7 @@
 
 use super::Real;
 use super::row::{
-    FLOOR, combine, exponentials, exponentials_in_place, forward, jensen_shannon, largest, log_ratios, multiply,
-    reverse, subtract, total,
+    FLOOR, combine, exponentials, forward, jensen_shannon, largest, log_ratios, multiply, reverse, subtract, total,
 };
 use candle_core::{Result, Tensor, bail};
 use rayon::prelude::*;
@@ -261,11 +260,12 @@ struct Scratch<T> {
     soft: Vec<T>,
     hard: Vec<T>,
     teacher: Vec<T>,
+    spare: Vec<T>,
 }
 
 impl<T> Default for Scratch<T> {
     fn default() -> Self {
-        Self { soft: Vec::new(), hard: Vec::new(), teacher: Vec::new() }
+        Self { soft: Vec::new(), hard: Vec::new(), teacher: Vec::new(), spare: Vec::new() }
     }
 }
 
@@ -337,7 +337,7 @@ fn full<T: Real>(
     objective: &Objective,
     scratch: &mut Scratch<T>,
 ) -> f64 {
-    let Scratch { soft, teacher, .. } = scratch;
+    let Scratch { soft, teacher, spare, .. } = scratch;
     let temperature = objective.temperature;
     teacher.clear();
     teacher.extend(labels.iter().map(|&x| T::from_f64(f64::from(x))));
@@ -352,7 +352,7 @@ fn full<T: Real>(
             difference
         }
         divergence => {
-            let sum = exponentials_in_place(&mut teacher.clone(), top, temperature);
+            let sum = exponentials(teacher, top, temperature, spare);
             log_ratios(z, teacher, shift, temperature, sum.ln() - student.sum.ln());
             multiply(soft, 1.0 / student.sum);
             match divergence {

@@ -10,34 +10,28 @@ pub(super) const FLOOR: f64 = -87.0;
 const LANES: usize = 16;
 const BLOCK: usize = 64 * LANES;
 
-/// Writes a loop that compilers turn into vector code: `$term` for each index, summed up.
+/// Writes a loop that compilers turn into vector code: `$term` of each pair of elements, the first of which it may
+/// change, summed up.
 macro_rules! sum_over {
-    ($n:expr, $i:ident => $term:expr) => {{
-        let n = $n;
+    ($x:expr, $y:expr, |$a:ident, $b:ident| $term:expr) => {{
         let mut total = 0f64;
-        let mut start = 0;
-        while start < n {
-            let end = (start + BLOCK).min(n);
+        for (x, y) in $x.chunks_mut(BLOCK).zip($y.chunks(BLOCK)) {
             let mut lanes = [T::zero(); LANES];
-            let mut at = start;
-            while at + LANES <= end {
-                for lane in 0..LANES {
-                    let $i = at + lane;
-                    lanes[lane] += $term;
+            let (mut xs, mut ys) = (x.chunks_exact_mut(LANES), y.chunks_exact(LANES));
+            for (x, y) in (&mut xs).zip(&mut ys) {
+                for i in 0..LANES {
+                    let ($a, $b) = (&mut x[i], y[i]);
+                    lanes[i] += $term;
                 }
-                at += LANES;
             }
-            while at < end {
-                let $i = at;
-                lanes[0] += $term;
-                at += 1;
+            for ((lane, $a), &$b) in lanes.iter_mut().zip(xs.into_remainder()).zip(ys.remainder()) {
+                *lane += $term;
             }
             let mut block = 0f64;
             for lane in lanes {
                 block += lane.to_f64();
             }
             total += block;
-            start = end;
         }
         total
     }};
@@ -59,23 +53,39 @@ pub(crate) fn largest<T: Real>(x: &[T]) -> T {
 
 /// Puts `exp((x - top) / temperature)` into `out`; returns the sum.
 pub(crate) fn exponentials<T: Real>(x: &[T], top: T, temperature: f64, out: &mut Vec<T>) -> f64 {
-    out.clear();
-    out.extend_from_slice(x);
-    exponentials_in_place(out, top, temperature)
+    out.resize(x.len(), T::zero());
+    exponentials_of(x, top, temperature, out)
 }
 
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512bw+avx512vl", "x86_64+avx2+fma"), dispatcher = "direct")]
-pub(super) fn exponentials_in_place<T: Real>(x: &mut [T], top: T, temperature: f64) -> f64 {
+fn exponentials_of<T: Real>(x: &[T], top: T, temperature: f64, out: &mut [T]) -> f64 {
     let inverse = T::from_f64(1.0 / temperature);
-    sum_over!(x.len(), i => {
-        x[i] = ((x[i] - top) * inverse).exp();
-        x[i]
+    sum_over!(out, x, |out, x| {
+        *out = ((x - top) * inverse).exp();
+        *out
     })
 }
 
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512bw+avx512vl", "x86_64+avx2+fma"), dispatcher = "direct")]
 pub(crate) fn total<T: Real>(x: &[T]) -> f64 {
-    sum_over!(x.len(), i => x[i])
+    let mut total = 0f64;
+    for block in x.chunks(BLOCK) {
+        let mut lanes = [T::zero(); LANES];
+        let chunks = block.chunks_exact(LANES);
+        let rest = chunks.remainder();
+        for chunk in chunks {
+            for i in 0..LANES {
+                lanes[i] += chunk[i];
+            }
+        }
+        for (lane, &x) in lanes.iter_mut().zip(rest) {
+            *lane += x;
+        }
+        for lane in lanes {
+            total += lane.to_f64();
+        }
+    }
+    total
 }
 
 /// Sums over a teacher's exponentials.
@@ -89,19 +99,12 @@ pub(super) struct Forward {
 /// Turns the teacher's logits into exponentials.
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512bw+avx512vl", "x86_64+avx2+fma"), dispatcher = "direct")]
 pub(super) fn forward<T: Real>(z: &[T], x: &mut [T], top: T, shift: T, temperature: f64) -> Forward {
-    let (inverse, z) = (T::from_f64(1.0 / temperature), &z[..x.len()]);
-    let mut weighted = 0f64;
-    let sum = {
-        let mut total = 0f64;
-        for (x, z) in x.chunks_mut(BLOCK).zip(z.chunks(BLOCK)) {
-            weighted += sum_over!(x.len(), i => ((x[i] - top) * inverse).exp() * (x[i] - z[i] - shift));
-            total += sum_over!(x.len(), i => {
-                x[i] = ((x[i] - top) * inverse).exp();
-                x[i]
-            });
-        }
-        total
-    };
+    let inverse = T::from_f64(1.0 / temperature);
+    let weighted = sum_over!(x, z, |x, z| ((*x - top) * inverse).exp() * (*x - z - shift));
+    let sum = sum_over!(x, z, |x, _z| {
+        *x = ((*x - top) * inverse).exp();
+        *x
+    });
     Forward { sum, weighted }
 }
 
@@ -117,8 +120,7 @@ pub(super) fn log_ratios<T: Real>(z: &[T], x: &mut [T], shift: T, temperature: f
 /// KL(student || teacher); the student's probabilities become the gradient.
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512bw+avx512vl", "x86_64+avx2+fma"), dispatcher = "direct")]
 pub(super) fn reverse<T: Real>(student: &mut [T], ratios: &[T]) -> f64 {
-    let ratios = &ratios[..student.len()];
-    let value = sum_over!(student.len(), i => student[i] * ratios[i]);
+    let value = sum_over!(student, ratios, |s, r| *s * r);
     let mean = T::from_f64(value);
     for (s, &r) in student.iter_mut().zip(ratios) {
         *s *= r - mean;
