@@ -112,12 +112,7 @@ impl Student {
     }
 
     /// A model whose values `weights` gives, by name and dimensions, one after the other.
-    pub fn build(
-        shape: &Shape,
-        vocabulary: usize,
-        dtype: DType,
-        weights: &mut Values<'_>,
-    ) -> Result<Self> {
+    pub fn build(shape: &Shape, vocabulary: usize, dtype: DType, weights: &mut Values<'_>) -> Result<Self> {
         shape.check()?;
         let mut var = |name: &str, dims: &[usize]| -> Result<Var> {
             let values = weights(name, dims)?;
