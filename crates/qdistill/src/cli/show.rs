@@ -54,24 +54,25 @@ pub fn run(args: &Args) -> Result<String> {
 }
 
 fn view(found: &Continuations, teacher: &str, given: bool, form: &Terminal) -> Result<String> {
-    let title = format!(
-        "{teacher} after {:?}: {} tokens, the next one of {}",
-        found.prompt,
+    let about = format!(
+        "Teacher  {teacher}, a vocabulary of {}\nPrompt   {} ({} tokens)\n\n",
+        format::count(found.vocab_size as u64),
+        ending(&format!("{:?}", found.prompt), form.width.saturating_sub("Prompt    (1000 tokens)".len())),
         found.prompt_tokens,
-        format::count(found.vocab_size as u64)
     );
     let mut columns = vec![Column::text("token", "Next token"), Column::number("hard", "Hard\nlabel")];
     columns.extend(found.temperatures.iter().map(|t| {
         let name = format!("T = {}", t.temperature);
         Column::text(name.clone(), name)
     }));
-    let mut table = Table::new(title, columns);
+    let mut table = Table::new("", columns);
     let tokens = found.tokens.iter().map(|token| format!("{:>2} {}", token.rank, shown(&token.text)));
     let names: Vec<String> = tokens.collect();
     let bars = Bars::fitting(found, &names, form);
     for (name, token) in names.iter().zip(&found.tokens) {
         let hard = if token.rank == found.hard { "100%" } else { "0" };
-        let soft = token.probabilities.iter().map(|&p| Cell::text(bars.cell(p)));
+        let soft =
+            token.probabilities.iter().zip(&bars.longest).map(|(&p, &longest)| Cell::text(bars.cell(p, longest)));
         table.push([name.as_str(), hard].map(Cell::text).into_iter().chain(soft).collect())?;
     }
     let mut summary = |name: &str, hard: &str, of: &dyn Fn(&Softened) -> String| {
@@ -81,20 +82,23 @@ fn view(found: &Continuations, teacher: &str, given: bool, form: &Terminal) -> R
     summary("   all others", "0", &|t| percent(t.others))?;
     summary("", "", &|_| String::new())?;
     summary("Entropy (nats)", "0", &|t| format::fixed(t.entropy, 2))?;
-    summary("As of equal choices", "1", &|t| format::significant(t.entropy.exp(), 3))?;
+    summary("As of equal choices", "1", &|t| match t.entropy.exp() {
+        n if n < 100.0 => format::significant(n, 3),
+        n => format::count(n.round() as u64),
+    })?;
     summary("First : third", "", &|t| format::or_absent(t.first_to_third, |r| format::fixed(r, 2)))?;
     let hard = if given { "the text's own next token" } else { "here the most likely token (--next gives the text's)" };
     table.note(format!(
-        "Hard label: {hard}. At temperature T every ratio of two probabilities is its T-th root: the order stays, the \
-         small ones show."
+        "Hard label: {hard}. At temperature T every ratio of two probabilities becomes its T-th root; bars are \
+         relative to the first of each column."
     ));
-    Ok(form.render(&table))
+    Ok(about + &form.render(&table))
 }
 
 /// Bars with numbers behind them.
 struct Bars {
-    /// What the longest bar stands for.
-    largest: f64,
+    /// What each column's longest bar stands for.
+    longest: Vec<f64>,
     width: usize,
     glyphs: Glyphs,
 }
@@ -104,16 +108,16 @@ impl Bars {
     const NUMBER: usize = 6;
 
     fn fitting(found: &Continuations, names: &[String], form: &Terminal) -> Self {
-        let largest = found.tokens.iter().flat_map(|t| &t.probabilities).copied().fold(0.0, f64::max);
+        let longest = found.tokens.first().map_or(vec![], |t| t.probabilities.clone());
         let names = names.iter().map(|n| n.chars().count()).max().unwrap_or(0).max("As of equal choices".len());
         // Names, hard labels, and two spaces beside each column.
         let left = form.width.saturating_sub(names + 2 + 5 + 2);
         let each = left / found.temperatures.len().max(1);
-        Self { largest, width: each.saturating_sub(Self::NUMBER + 3).clamp(4, 24), glyphs: form.glyphs }
+        Self { longest, width: each.saturating_sub(Self::NUMBER + 3).clamp(4, 24), glyphs: form.glyphs }
     }
 
-    fn cell(&self, share: f64) -> String {
-        let drawn = bar(share / self.largest.max(f64::MIN_POSITIVE), self.width, self.glyphs);
+    fn cell(&self, share: f64, longest: f64) -> String {
+        let drawn = bar(share / longest.max(f64::MIN_POSITIVE), self.width, self.glyphs);
         format!("{drawn} {:>1$}", percent(share), Self::NUMBER)
     }
 
@@ -130,6 +134,14 @@ fn percent(share: f64) -> String {
         p if p >= 9.995 || p == 0.0 => format!("{p:.1}%"),
         p if p >= 0.005 => format!("{p:.2}%"),
         p => format!("{p:.0e}%"),
+    }
+}
+
+/// The text, or `...` and its end: what the teacher saw last matters most.
+fn ending(text: &str, width: usize) -> String {
+    match text.chars().count().checked_sub(width) {
+        None | Some(0) => text.to_string(),
+        Some(over) => format!("...{}", text.chars().skip(over + 3).collect::<String>()),
     }
 }
 

@@ -15,7 +15,7 @@
 //! | `log_probs` (full) | F16 [predictions, vocabulary] | log-probabilities at temperature 1 |
 //!
 //! `log_normalisers` are of the rounded `log_probs`: at every listed temperature the k probabilities and the rest sum
-//! to 1. F16 costs what it saves little: see `the_cost_of_f16` in the tests.
+//! to 1. What F16 loses is 2e-7 nats of KL on SmolLM2-135M (`scripts/check-labels`), and it saves a third of the file.
 //!
 //! String metadata: `qdistill.labels` (the format's version), `.kind` (such as `topk:64`), `.temperatures`,
 //! `.context`, `.seed`, `.vocab_size`, `.teacher` (its name), `.teacher_blake3` (over its tensors, as in artifacts

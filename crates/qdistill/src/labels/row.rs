@@ -52,7 +52,8 @@ impl RowMaker<'_> {
         // The mass outside is added up on its own: the total less the top k would lose a small one.
         let mut outside = |t: f64| if k == logits.len() { 0.0 } else { exponentials(others, top, t, room) };
         let above = |id: &u32| f64::from(logits[*id as usize]) - f64::from(top);
-        let log_sum = (outside(1.0) + ids.iter().map(|id| above(id).exp()).sum::<f64>()).ln();
+        let outside_at_1 = outside(1.0);
+        let log_sum = (outside_at_1 + ids.iter().map(|id| above(id).exp()).sum::<f64>()).ln();
         if !log_sum.is_finite() {
             return None;
         }
@@ -61,7 +62,7 @@ impl RowMaker<'_> {
         let (mut normalisers, mut rests) = (Vec::new(), Vec::new());
         for &t in &self.settings.temperatures {
             let inside: f64 = stored.iter().map(|x| (x / t).exp()).sum();
-            let outside = outside(t) * (-log_sum / t).exp();
+            let outside = if t == 1.0 { outside_at_1 } else { outside(t) } * (-log_sum / t).exp();
             let normaliser = (inside + outside).ln();
             normalisers.extend((normaliser as f32).to_le_bytes());
             rests.extend(((outside.ln() - normaliser) as f32).to_le_bytes());

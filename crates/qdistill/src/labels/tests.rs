@@ -214,12 +214,9 @@ fn an_unfinished_file_of_something_else_is_refused_by_name() {
     let windows = windows();
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("labels");
-    fn plan<'a>(path: &Path, windows: &'a Windows, settings: Settings) -> Plan<'a> {
-        Plan::new(path, model(), windows, settings).expect("a plan")
-    }
-    drop(plan(&path, &windows, settings(Kind::TopK(8))).open().expect("begins"));
+    drop(Plan::new(&path, model(), &windows, settings(Kind::TopK(8))).expect("a plan").open().expect("begins"));
     let refused = |windows: &Windows, settings| {
-        let message = plan(&path, windows, settings).write(&store::Silent).expect_err("refused").to_string();
+        let message = Plan::new(&path, model(), windows, settings).expect_err("refused").to_string();
         assert!(message.contains("labels.partial") && message.contains("remove it"), "{message}");
         message
     };

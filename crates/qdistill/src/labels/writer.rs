@@ -48,7 +48,8 @@ impl<'a> Plan<'a> {
     /// Plans the labels of all windows for the file `path`. This reads the teacher's weights once, for their hash.
     ///
     /// # Errors
-    /// [`Error::Labels`] for settings that make no sense.
+    /// [`Error::Labels`] for settings that make no sense, [`Error::Malformed`] for an unfinished file of other settings,
+    /// text or teacher.
     pub fn new(path: &Path, teacher: &'a Model, windows: &'a Windows, settings: Settings) -> Result<Self> {
         settings.check(teacher.vocab_size())?;
         let header = Header {
@@ -68,7 +69,9 @@ impl<'a> Plan<'a> {
         ];
         specs.extend(columns.iter().cloned());
         let file = safetensors::plan(path, &specs, &header.metadata())?;
-        Ok(Self { teacher, windows, header, columns, file, path: path.into() })
+        let plan = Self { teacher, windows, header, columns, file, path: path.into() };
+        plan.check_partial()?;
+        Ok(plan)
     }
 
     /// Bytes of the file.
@@ -84,8 +87,8 @@ impl<'a> Plan<'a> {
     /// Makes the labels; goes on with `NAME.partial` where an interrupted run left one.
     ///
     /// # Errors
-    /// [`Error::Store`] where the file can't be written or the disk lacks room; [`Error::Malformed`] for an unfinished
-    /// file of other settings, text or teacher; [`Error::Labels`] where the teacher's logits are not finite.
+    /// [`Error::Store`] where the file can't be written or the disk lacks room; [`Error::Labels`] where the teacher's
+    /// logits are not finite.
     pub fn write(&self, progress: &dyn Progress) -> Result<Written> {
         let mut file = self.open()?;
         let all = self.windows.windows.len();
@@ -132,11 +135,9 @@ impl<'a> Plan<'a> {
         Error::Labels(format!("{name}: the logits after position {position} of window {window} are NaN or infinite"))
     }
 
-    /// The unfinished file that is there, if it is of this plan, or a new one.
+    /// The unfinished file that is there, or a new one.
     pub(super) fn open(&self) -> Result<ResumableFile> {
-        let partial = ResumableFile::partial_path(&self.path)?;
-        if partial.exists() {
-            self.check_partial(&partial)?;
+        if ResumableFile::partial_path(&self.path)?.exists() {
             return Ok(ResumableFile::resume(&self.path, self.file_len())?);
         }
         let begin = |file: &store::output::OutputFile| {
@@ -155,7 +156,11 @@ impl<'a> Plan<'a> {
         [tokens, pairs(&self.windows.documents), pairs(&self.windows.windows)]
     }
 
-    fn check_partial(&self, partial: &Path) -> Result<()> {
+    fn check_partial(&self) -> Result<()> {
+        let partial = &ResumableFile::partial_path(&self.path)?;
+        if !partial.exists() {
+            return Ok(());
+        }
         let bytes = Bytes::map(partial)?;
         let refuse = |what: &str| {
             let way_out = "remove it to start afresh, or choose another output";
