@@ -112,7 +112,7 @@ pub fn pass(
         return Err(Stop::Widen(wide));
     }
     let losses = state.losses.into_iter().map(|m| m.into_inner().unwrap_or_else(|e| e.into_inner())).collect();
-    Ok(Passed { source_hash: root_hash(&state.hashes), losses })
+    Ok(Passed { source_hash: store::combined_blake3(locked(&state.hashes).values()), losses })
 }
 
 struct State {
@@ -405,17 +405,7 @@ fn hash(source: &Source<'_>, name: &str, state: &State) {
         return;
     }
     if let Some(tensor) = source.model.tensors.get(name) {
-        let mut hasher = blake3::Hasher::new();
-        hasher.update(format!("{name}\0{}\0{:?}\0", tensor.dtype, tensor.shape).as_bytes());
-        hasher.update_rayon(&tensor.data);
-        locked(&state.hashes).insert(name.to_string(), hasher.finalize());
+        let hash = tensor.blake3(name);
+        locked(&state.hashes).insert(name.to_string(), hash);
     }
-}
-
-fn root_hash(hashes: &Mutex<BTreeMap<String, blake3::Hash>>) -> String {
-    let mut hasher = blake3::Hasher::new();
-    for hash in locked(hashes).values() {
-        hasher.update(hash.as_bytes());
-    }
-    hasher.finalize().to_hex().to_string()
 }

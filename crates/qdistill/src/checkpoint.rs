@@ -4,12 +4,14 @@ use crate::error::{Error, Result};
 use crate::model::Student;
 use crate::recipe::Shape;
 use crate::tokenizer::{END_OF_TEXT, END_OF_TEXT_ID};
+use crate::weights::{self, Entry, Values};
 use half::f16;
-use safetensors::tensor::{Dtype, TensorView};
+use indexmap::IndexMap;
+use safetensors::tensor::Dtype;
+use schemes::FloatType;
 use serde_json::{Value, json};
-use std::collections::HashMap;
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use tokenizers::Tokenizer;
 
 /// A tensor on its way to or from a file.
@@ -35,50 +37,70 @@ pub fn check_vacant(folder: &Path) -> Result<()> {
     }
 }
 
-/// Writes everything; each file appears whole or not at all, the weights last.
-pub fn save(folder: &Path, student: &Student, tokenizer: &Tokenizer) -> Result<()> {
-    let tokenizer_json = tokenizer.to_string(false).map_err(|e| Error::Tokenizer(e.to_string()))?;
-    let vocabulary = tokenizer.get_vocab_size(true);
-    let shape = student.shape();
-    std::fs::create_dir_all(folder).map_err(Error::io(folder))?;
-    write_json(&folder.join("config.json"), &config(shape, vocabulary))?;
-    write_json(&folder.join("generation_config.json"), &generation_config())?;
-    write_json(&folder.join("tokenizer_config.json"), &tokenizer_config(shape))?;
-    write(&folder.join("tokenizer.json"), tokenizer_json.as_bytes())?;
-    save_weights(&folder.join("model.safetensors"), &weights(student)?)
+/// Where a student goes: a folder that holds the best model so far.
+#[derive(Debug)]
+pub struct Output {
+    /// The folder.
+    pub folder: PathBuf,
+    /// config.json.
+    pub config: Value,
+    /// The files beside it, by name.
+    pub files: Vec<(String, Vec<u8>)>,
+    /// What the weights are stored in.
+    pub float: FloatType,
+    /// The weights' metadata.
+    pub metadata: IndexMap<String, String>,
 }
 
-/// A model's weights, under their names.
-pub fn weights(student: &Student) -> Result<Vec<Weight>> {
-    let weight = |p: crate::model::Parameter| -> Result<Weight> {
-        let values = p.var.flatten_all()?.to_vec1::<f32>()?;
-        Ok(Weight { name: p.name, shape: p.var.dims().to_vec(), values })
-    };
-    student.parameters().into_iter().map(weight).collect()
+impl Output {
+    /// Writes the model; each file appears whole or not at all, the weights last.
+    ///
+    /// # Errors
+    /// [`Error::Weight`] for a value that the type can't hold, [`Error::Io`], [`Error::Store`].
+    pub fn save(&self, student: &Student) -> Result<()> {
+        std::fs::create_dir_all(&self.folder).map_err(Error::io(&self.folder))?;
+        write_json(&self.folder.join("config.json"), &self.config)?;
+        for (name, bytes) in &self.files {
+            write(&self.folder.join(name), bytes)?;
+        }
+        let parameters = student.parameters();
+        let entries: Vec<Entry<'_>> = parameters.iter().map(|p| Entry::var(&p.name, &p.var)).collect();
+        weights::write(&self.folder.join("model.safetensors"), self.float, &entries, &self.metadata)
+    }
+
+    /// A Llama with a tokenizer that was made for it, in F16.
+    ///
+    /// # Errors
+    /// [`Error::Tokenizer`] when it can't be written down.
+    pub fn of_pretrained(folder: &Path, shape: &Shape, tokenizer: &Tokenizer) -> Result<Self> {
+        let tokenizer_json = tokenizer.to_string(false).map_err(|e| Error::Tokenizer(e.to_string()))?;
+        let json = |name: &str, value: &Value| (name.to_string(), format!("{value:#}\n").into_bytes());
+        Ok(Self {
+            folder: folder.into(),
+            config: config(shape, tokenizer.get_vocab_size(true)),
+            files: vec![
+                json("generation_config.json", &generation_config()),
+                json("tokenizer_config.json", &tokenizer_config(shape)),
+                ("tokenizer.json".into(), tokenizer_json.into_bytes()),
+            ],
+            float: FloatType::F16,
+            metadata: metadata(),
+        })
+    }
+}
+
+/// What transformers asks of a safetensors file.
+pub fn metadata() -> IndexMap<String, String> {
+    IndexMap::from([("format".to_string(), "pt".to_string())])
 }
 
 /// Writes weights as F16; a value that F16 can't hold is an error.
 pub fn save_weights(path: &Path, weights: &[Weight]) -> Result<()> {
-    let mut encoded = Vec::with_capacity(weights.len());
-    for weight in weights {
-        let mut bytes = Vec::with_capacity(2 * weight.values.len());
-        for &value in &weight.values {
-            let half = f16::from_f32(value);
-            if !half.is_finite() {
-                return Err(Error::Weight { name: weight.name.clone(), value });
-            }
-            bytes.extend_from_slice(&half.to_le_bytes());
-        }
-        encoded.push((weight, bytes));
-    }
-    let mut views = Vec::with_capacity(encoded.len());
-    for (weight, bytes) in &encoded {
-        let view = TensorView::new(Dtype::F16, weight.shape.clone(), bytes);
-        views.push((weight.name.clone(), view.map_err(|e| Error::malformed(path, e))?));
-    }
-    let metadata = HashMap::from([("format".to_string(), "pt".to_string())]);
-    let file = safetensors::serialize(views, Some(metadata)).map_err(|e| Error::malformed(path, e))?;
-    write(path, &file)
+    let entries: Vec<Entry<'_>> = weights
+        .iter()
+        .map(|w| Entry { name: w.name.clone(), shape: w.shape.clone(), values: Values::Slice(&w.values) })
+        .collect();
+    weights::write(path, FloatType::F16, &entries, &metadata())
 }
 
 /// Reads the F16 weights of a checkpoint that [`save`] wrote, in the file's order.
@@ -127,7 +149,7 @@ fn write_json(path: &Path, value: &Value) -> Result<()> {
 fn config(shape: &Shape, vocabulary: usize) -> Value {
     json!({
         "architectures": ["LlamaForCausalLM"],
-        "attention_bias": false,
+        "attention_bias": shape.biases,
         "attention_dropout": 0.0,
         "bos_token_id": END_OF_TEXT_ID,
         "eos_token_id": END_OF_TEXT_ID,
@@ -146,7 +168,7 @@ fn config(shape: &Shape, vocabulary: usize) -> Value {
         "rms_norm_eps": shape.rms_norm_eps,
         "rope_scaling": null,
         "rope_theta": shape.rope_theta,
-        "tie_word_embeddings": true,
+        "tie_word_embeddings": shape.tied,
         "torch_dtype": "float16",
         "use_cache": true,
         "vocab_size": vocabulary,

@@ -44,14 +44,36 @@ pub enum Error {
     /// A variable received no gradient.
     #[error("no gradient reaches '{0}'")]
     NoGradient(String),
-    /// A weight became NaN or infinite, or doesn't fit into F16.
-    #[error("weight '{name}' has a value that F16 can't hold ({value})")]
+    /// A weight became NaN or infinite, or doesn't fit into the type that is written.
+    #[error("weight '{name}' has a value that {float} can't hold ({value})")]
     Weight {
         /// The tensor's name.
         name: String,
         /// The first offending value.
         value: f32,
+        /// The type.
+        float: schemes::FloatType,
     },
+    /// Labels that can't be made, or that are asked of a file that doesn't have them.
+    #[error("labels: {0}")]
+    Labels(String),
+    /// A student that can't be made, or not of this teacher.
+    #[error("student: {0}")]
+    Student(String),
+    /// A training that can't be resumed.
+    #[error("{path}: {message}")]
+    Resume {
+        /// The saved state.
+        path: PathBuf,
+        /// Why not, and the way out.
+        message: String,
+    },
+    /// A model or another file couldn't be opened, read or written.
+    #[error(transparent)]
+    Store(#[from] store::Error),
+    /// A model couldn't be run.
+    #[error(transparent)]
+    Runtime(#[from] runtime::Error),
     /// The output folder already holds something.
     #[error("{0}: already exists and isn't empty; remove it, or name another folder")]
     Occupied(PathBuf),
@@ -74,4 +96,4 @@ impl Error {
 }
 
 /// The result of this crate's functions.
-pub type Result<T> = std::result::Result<T, Error>;
+pub type Result<T, E = Error> = std::result::Result<T, E>;

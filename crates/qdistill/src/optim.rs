@@ -1,10 +1,13 @@
-//! AdamW, the learning-rate schedule and gradient clipping.
+//! AdamW and the learning-rate schedule.
 
-use crate::error::{Error, Result};
+use crate::error::Result;
+use crate::gradient::Gradients;
 use crate::model::Parameter;
+use crate::ops;
 use crate::recipe::TrainRecipe;
-use candle_core::{Tensor, backprop::GradStore};
+use candle_core::{CpuStorage, InplaceOp1, Layout};
 use rayon::prelude::*;
+use std::sync::{Mutex, PoisonError};
 
 /// The learning rate of `step` (counted from 1): linear warm-up, then a cosine down to the final share.
 pub fn learning_rate(recipe: &TrainRecipe, step: usize) -> f64 {
@@ -18,110 +21,110 @@ pub fn learning_rate(recipe: &TrainRecipe, step: usize) -> f64 {
     floor + (peak - floor) * 0.5 * (1.0 + (std::f64::consts::PI * done).cos())
 }
 
-/// The gradients of all parameters, in the parameters' order.
-#[derive(Debug, Clone)]
-pub struct Gradients(Vec<Vec<f32>>);
-
-impl Gradients {
-    /// Takes the gradients out of candle's store; every parameter must have one.
-    pub fn collect(parameters: &[Parameter], store: &GradStore) -> Result<Self> {
-        parameters
-            .iter()
-            .map(|p| {
-                let grad = store.get(p.var.as_tensor()).ok_or_else(|| Error::NoGradient(p.name.clone()))?;
-                Ok(grad.flatten_all()?.to_vec1::<f32>()?)
-            })
-            .collect::<Result<_>>()
-            .map(Self)
-    }
-
-    /// The mean over the parts of a batch, summed in the order given.
-    pub fn mean(parts: Vec<Self>) -> Self {
-        let share = 1.0 / parts.len() as f32;
-        let mut parts = parts.into_iter();
-        let mut sum = parts.next().map_or_else(Vec::new, |p| p.0);
-        for part in parts {
-            for (sum, part) in sum.iter_mut().zip(&part.0) {
-                sum.iter_mut().zip(part).for_each(|(s, g)| *s += g);
-            }
-        }
-        sum.iter_mut().flatten().for_each(|g| *g *= share);
-        Self(sum)
-    }
-
-    /// The euclidean norm over everything.
-    pub fn norm(&self) -> f64 {
-        self.0.iter().flatten().map(|&g| f64::from(g) * f64::from(g)).sum::<f64>().sqrt()
-    }
-
-    /// Shrinks the gradients to norm `limit` where they are longer; returns the norm before.
-    pub fn clip(&mut self, limit: f64) -> f64 {
-        let norm = self.norm();
-        if norm > limit {
-            let factor = (limit / norm) as f32;
-            self.0.iter_mut().flatten().for_each(|g| *g *= factor);
-        }
-        norm
-    }
-}
-
-/// AdamW with decoupled weight decay; the state is ours, so that it can be saved.
+/// AdamW with decoupled weight decay; the state is ours, so that it can be saved. Weights are changed where they are.
 #[derive(Debug)]
 pub struct AdamW {
-    parameters: Vec<Parameter>,
-    moments: Vec<Moments>,
     beta1: f64,
     beta2: f64,
     weight_decay: f64,
-    step: i32,
+    steps: i32,
+    moments: Vec<Moments>,
 }
 
-#[derive(Debug)]
-struct Moments {
-    weight: Vec<f32>,
-    mean: Vec<f32>,
-    square: Vec<f32>,
+/// The running means of a parameter's gradient and of its square.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Moments {
+    /// Of the gradient.
+    pub mean: Vec<f32>,
+    /// Of its square.
+    pub square: Vec<f32>,
 }
 
 const EPSILON: f32 = 1e-8;
 
+/// Weights that a thread takes at a time.
+const CHUNK: usize = 1 << 14;
+
 impl AdamW {
-    /// An optimizer of `parameters`, which must be f32.
-    pub fn new(parameters: Vec<Parameter>, recipe: &TrainRecipe) -> Result<Self> {
-        let moments = parameters
-            .iter()
-            .map(|p| {
-                let weight = p.var.flatten_all()?.to_vec1::<f32>()?;
-                let zeros = vec![0f32; weight.len()];
-                Ok(Moments { weight, mean: zeros.clone(), square: zeros })
-            })
-            .collect::<Result<_>>()?;
-        let TrainRecipe { beta1, beta2, weight_decay, .. } = *recipe;
-        Ok(Self { parameters, moments, beta1, beta2, weight_decay, step: 0 })
+    /// An optimizer of `parameters`, which must be f32, after no step.
+    pub fn new(parameters: &[Parameter], recipe: &TrainRecipe) -> Self {
+        let moments = parameters.iter().map(|p| vec![0f32; p.var.elem_count()]);
+        let moments = moments.map(|zeros| Moments { mean: zeros.clone(), square: zeros }).collect();
+        Self::resumed(moments, 0, recipe)
     }
 
-    /// One step along `gradients` at learning rate `rate`.
+    /// An optimizer that has done `steps` steps and is left with these moments.
+    pub fn resumed(moments: Vec<Moments>, steps: i32, recipe: &TrainRecipe) -> Self {
+        let TrainRecipe { beta1, beta2, weight_decay, .. } = *recipe;
+        Self { beta1, beta2, weight_decay, steps, moments }
+    }
+
+    /// The state of each parameter.
+    pub fn moments(&self) -> &[Moments] {
+        &self.moments
+    }
+
+    /// One step of the parameters along `gradients` at learning rate `rate`.
     pub fn step(&mut self, gradients: &Gradients, rate: f64) -> Result<()> {
-        self.step += 1;
-        let (b1, b2) = (self.beta1 as f32, self.beta2 as f32);
-        let correct1 = 1.0 - self.beta1.powi(self.step);
-        let correct2 = (1.0 - self.beta2.powi(self.step)).sqrt();
-        let size = (rate * correct2 / correct1) as f32;
-        let epsilon = EPSILON * correct2 as f32;
-        let decay = (rate * self.weight_decay) as f32;
-        let state = self.parameters.par_iter().zip(self.moments.par_iter_mut()).zip(gradients.0.par_iter());
-        state.try_for_each(|((parameter, moments), gradient)| {
-            let shrink = if parameter.decays { 1.0 - decay } else { 1.0 };
-            let Moments { weight, mean, square } = moments;
-            for (((w, m), s), &g) in weight.iter_mut().zip(mean).zip(square).zip(gradient) {
-                *m = b1 * *m + (1.0 - b1) * g;
-                *s = b2 * *s + (1.0 - b2) * g * g;
-                *w = *w * shrink - size * *m / (s.sqrt() + epsilon);
-            }
-            let var = &parameter.var;
-            var.set(&Tensor::from_slice(weight, var.shape(), var.device())?)?;
-            Ok(())
-        })
+        self.steps += 1;
+        let correct1 = 1.0 - self.beta1.powi(self.steps);
+        let correct2 = (1.0 - self.beta2.powi(self.steps)).sqrt();
+        let rule = Rule {
+            betas: (self.beta1 as f32, self.beta2 as f32),
+            size: (rate * correct2 / correct1) as f32,
+            epsilon: EPSILON * correct2 as f32,
+            shrink: 1.0,
+        };
+        let shrink = (1.0 - rate * self.weight_decay) as f32;
+        for ((parameter, gradient), moments) in
+            gradients.parameters().iter().zip(gradients.values()).zip(&mut self.moments)
+        {
+            let rule = if parameter.decays { Rule { shrink, ..rule } } else { rule };
+            parameter.var.inplace_op1(&Update { rule, gradient, moments: Mutex::new(moments) })?;
+        }
+        Ok(())
+    }
+}
+
+/// How one step changes a weight.
+#[derive(Debug, Clone, Copy)]
+struct Rule {
+    betas: (f32, f32),
+    size: f32,
+    epsilon: f32,
+    shrink: f32,
+}
+
+/// One step of one parameter.
+struct Update<'a> {
+    rule: Rule,
+    gradient: &'a [f32],
+    /// Changed as well: candle hands out the weights behind a shared reference to this.
+    moments: Mutex<&'a mut Moments>,
+}
+
+impl InplaceOp1 for Update<'_> {
+    fn name(&self) -> &'static str {
+        "adamw"
+    }
+
+    fn cpu_fwd(&self, storage: &mut CpuStorage, layout: &Layout) -> candle_core::Result<()> {
+        let weights = ops::values_mut::<f32>(storage, layout)?;
+        let mut moments = self.moments.lock().unwrap_or_else(PoisonError::into_inner);
+        let Moments { mean, square } = &mut **moments;
+        let state = weights.par_chunks_mut(CHUNK).zip(mean.par_chunks_mut(CHUNK)).zip(square.par_chunks_mut(CHUNK));
+        state.zip(self.gradient.par_chunks(CHUNK)).for_each(|(((w, m), s), g)| update(self.rule, w, m, s, g));
+        Ok(())
+    }
+}
+
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512bw+avx512vl", "x86_64+avx2+fma"))]
+fn update(rule: Rule, weights: &mut [f32], means: &mut [f32], squares: &mut [f32], gradient: &[f32]) {
+    let Rule { betas: (b1, b2), size, epsilon, shrink } = rule;
+    for (((w, m), s), &g) in weights.iter_mut().zip(means).zip(squares).zip(gradient) {
+        *m = b1 * *m + (1.0 - b1) * g;
+        *s = b2 * *s + (1.0 - b2) * g * g;
+        *w = *w * shrink - size * *m / (s.sqrt() + epsilon);
     }
 }
 
@@ -144,24 +147,14 @@ mod tests {
     }
 
     #[test]
-    fn clipping_keeps_the_direction() {
-        let mut long = Gradients(vec![vec![3.0, 0.0], vec![4.0]]);
-        assert!((long.clip(1.0) - 5.0).abs() < 1e-12);
-        assert!((long.norm() - 1.0).abs() < 1e-6);
-        assert!((long.0[0][0] / long.0[1][0] - 0.75).abs() < 1e-6);
-        let mut short = Gradients(vec![vec![0.3, 0.4]]);
-        short.clip(1.0);
-        assert_eq!(short.0, [[0.3, 0.4]]);
-    }
-
-    #[test]
     fn first_step_moves_by_the_rate_and_decay_is_decoupled() {
         let student = testing::student(0);
         let parameters = student.parameters();
         let before: Vec<Vec<f32>> = parameters.iter().map(|p| testing::flat(&p.var)).collect();
-        let gradients = Gradients(before.iter().map(|w| vec![0.5; w.len()]).collect());
+        let mut gradients = Gradients::new(&student);
+        gradients.fill(0.5);
         let recipe = TrainRecipe { weight_decay: 0.1, ..testing::train() };
-        let mut optimizer = AdamW::new(parameters.clone(), &recipe).expect("f32 parameters");
+        let mut optimizer = AdamW::new(&parameters, &recipe);
         optimizer.step(&gradients, 0.01).expect("same shapes");
         for (p, before) in parameters.iter().zip(before) {
             let shrink = if p.decays { 0.999 } else { 1.0 };

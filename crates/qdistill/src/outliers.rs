@@ -264,7 +264,9 @@ mod tests {
     fn original() -> tempfile::TempDir {
         let folder = tempfile::tempdir().expect("a folder");
         let tokenizer = tokenizer::train(&[testing::TEXT.repeat(4)], 300).expect("enough text");
-        checkpoint::save(folder.path(), &testing::student(6), &tokenizer).expect("saved");
+        let output =
+            checkpoint::Output::of_pretrained(folder.path(), &testing::shape(), &tokenizer).expect("an output");
+        output.save(&testing::student(6)).expect("saved");
         folder
     }
 
@@ -284,7 +286,7 @@ mod tests {
             let tensor = Tensor::from_slice(&weight.values, weight.shape.as_slice(), parameter.var.device());
             parameter.var.set(&tensor.expect("its shape")).expect("the same shape");
         }
-        testing::flat(&student.forward(&[1, 5, 9, 200, 3, 3, 7, 299], 8, None).expect("logits"))
+        testing::flat(&student.logits(&[1, 5, 9, 200, 3, 3, 7, 299], 8).expect("logits"))
     }
 
     #[test]

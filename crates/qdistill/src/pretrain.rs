@@ -1,69 +1,16 @@
-//! The training loop.
+//! Training from text alone: the tokenizer and the model.
 
-use crate::checkpoint;
+use crate::checkpoint::Output;
 use crate::data::{Corpus, Sampler};
 use crate::error::{Error, Result};
-use crate::model::{Dropout, Student};
-use crate::optim::{AdamW, Gradients, learning_rate};
-use crate::random;
+use crate::gradient::Window;
+use crate::model::Student;
+use crate::ops::Objective;
 use crate::recipe::{Recipe, TrainRecipe};
 use crate::tokenizer;
+use crate::train::{Drawn, Finished, Job, Progress, Source, check_free, train};
 use candle_core::DType;
 use std::path::Path;
-
-/// Told about the training as it goes.
-pub trait Progress {
-    /// Training is about to begin.
-    fn started(&mut self, _start: &Start) {}
-    /// A step is done.
-    fn stepped(&mut self, _step: &Step) {}
-    /// A validation is done.
-    fn validated(&mut self, _validation: &Validation) {}
-}
-
-/// Wants to know nothing.
-impl Progress for () {}
-
-/// What is about to be trained.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Start {
-    /// Optimizer steps.
-    pub steps: usize,
-    /// Weights of the model.
-    pub weights: usize,
-    /// Tokens of running text to train on.
-    pub training_tokens: usize,
-    /// Tokens of running text kept for validation.
-    pub validation_tokens: usize,
-    /// Sentences to be shuffled in.
-    pub sentences: usize,
-}
-
-/// One optimizer step.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Step {
-    /// Counted from 1.
-    pub step: usize,
-    /// Mean loss of the batch, in nats a token.
-    pub loss: f64,
-    /// Norm of the gradient before clipping.
-    pub gradient: f64,
-    /// Learning rate.
-    pub rate: f64,
-    /// Tokens in the batch.
-    pub tokens: usize,
-}
-
-/// One validation.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Validation {
-    /// After this step.
-    pub step: usize,
-    /// Mean loss, in nats a token.
-    pub loss: f64,
-    /// Whether it is the best so far, and so was saved.
-    pub best: bool,
-}
 
 /// Text to train on.
 #[derive(Debug, Clone, Default)]
@@ -75,126 +22,92 @@ pub struct Texts {
 }
 
 /// Trains a tokenizer and a model, and leaves the model with the best validation loss in `folder`, which must not
-/// hold anything yet. Returns the best validation.
-pub fn pretrain(recipe: &Recipe, texts: &Texts, folder: &Path, progress: &mut dyn Progress) -> Result<Validation> {
+/// hold anything yet unless an interrupted training is resumed.
+pub fn pretrain(
+    recipe: &Recipe,
+    texts: &Texts,
+    folder: &Path,
+    resume: bool,
+    progress: &mut dyn Progress,
+) -> Result<Finished> {
     recipe.check()?;
-    checkpoint::check_vacant(folder)?;
-    let train = &recipe.train;
+    if !resume {
+        check_free(folder)?;
+    }
+    let train_recipe = &recipe.train;
     let everything: Vec<String> = texts.running.iter().chain(&texts.sentences).cloned().collect();
     let tokenizer = tokenizer::train(&everything, recipe.tokenizer.vocabulary)?;
-    let share = train.validation_share;
-    let corpus = Corpus::new(&tokenizer, &texts.running, &texts.sentences, train.long_context, share)?;
+    let (longest, share) = (train_recipe.longest(), train_recipe.validation_share);
+    let corpus = Corpus::new(&tokenizer, &texts.running, &texts.sentences, longest, share)?;
     if corpus.validation.is_empty() {
         return Err(Error::Text("no part of it is left for validation; raise validation_share".into()));
     }
-    let student = Student::new(&recipe.model, recipe.tokenizer.vocabulary, DType::F32, train.seed)?;
-    progress.started(&Start {
-        steps: train.steps,
-        weights: student.weights(),
-        training_tokens: corpus.training_tokens(),
-        validation_tokens: corpus.validation.iter().map(Vec::len).sum(),
-        sentences: corpus.sentences.len(),
+    let student = Student::new(&recipe.model, recipe.tokenizer.vocabulary, DType::F32, train_recipe.seed)?;
+    let output = Output::of_pretrained(folder, &recipe.model, &tokenizer)?;
+    let sampler = Sampler::new(&corpus, train_recipe.sentence_share, train_recipe.seed);
+    let mut source = Batches { corpus: &corpus, sampler, recipe: train_recipe };
+    let mut hash = blake3::Hasher::new();
+    everything.iter().for_each(|text| {
+        hash.update(&(text.len() as u64).to_le_bytes());
+        hash.update(text.as_bytes());
     });
-    let mut trainer = Trainer::new(&student, &corpus, train)?;
-    let mut best: Option<Validation> = None;
-    for step in 1..=train.steps {
-        progress.stepped(&trainer.step(step)?);
-        if step % train.validate_every != 0 && step != train.steps {
-            continue;
-        }
-        let loss = validation_loss(&student, &corpus, train.parts)?;
-        check_finite(step, "the validation loss", loss)?;
-        let improved = best.as_ref().is_none_or(|b| loss < b.loss);
-        let validation = Validation { step, loss, best: improved };
-        if improved {
-            checkpoint::save(folder, &student, &tokenizer)?;
-            best = Some(validation.clone());
-        }
-        progress.validated(&validation);
-    }
-    best.ok_or_else(|| Error::Recipe("steps must be at least 1".into()))
+    let identity = format!("{}/{:?}", hash.finalize(), recipe);
+    let mut job = Job {
+        student: &student,
+        source: &mut source,
+        objective: Objective::HARD,
+        recipe: train_recipe,
+        output: &output,
+        tokenizer: &tokenizer,
+        identity: blake3::hash(identity.as_bytes()).to_string(),
+    };
+    train(&mut job, resume, progress)
 }
 
-struct Trainer<'a> {
-    student: &'a Student,
-    recipe: &'a TrainRecipe,
+/// Batches of a corpus, as a recipe wants them.
+struct Batches<'a> {
+    corpus: &'a Corpus,
     sampler: Sampler<'a>,
-    optimizer: AdamW,
+    recipe: &'a TrainRecipe,
 }
 
-impl<'a> Trainer<'a> {
-    fn new(student: &'a Student, corpus: &'a Corpus, recipe: &'a TrainRecipe) -> Result<Self> {
-        let sampler = Sampler::new(corpus, recipe.sentence_share, recipe.seed);
-        let optimizer = AdamW::new(student.parameters(), recipe)?;
-        Ok(Self { student, recipe, sampler, optimizer })
+impl Source for Batches<'_> {
+    fn describe(&self) -> String {
+        format!(
+            "{} tokens to train on and {} sentences; {} tokens for validation",
+            self.corpus.training_tokens(),
+            self.corpus.sentences.len(),
+            self.corpus.validation.iter().map(Vec::len).sum::<usize>()
+        )
     }
 
-    fn step(&mut self, step: usize) -> Result<Step> {
+    fn draw(&mut self, step: usize) -> Result<Vec<Vec<Drawn>>> {
         let recipe = self.recipe;
         let long = step as f64 > recipe.steps as f64 * (1.0 - recipe.long_share);
-        let context = if long { recipe.long_context } else { recipe.context };
+        let context = if long { recipe.longest() } else { recipe.context };
         let rows = recipe.batch * recipe.context / context;
         let batch = self.sampler.batch(rows, context)?;
-        let parts: Vec<&[u32]> = batch.chunks(batch.len() / recipe.parts).collect();
-        let results = side_by_side(&parts, |index, rows| {
-            let stream = random::DROPOUT + (step * recipe.parts + index) as u64;
-            let mut dropout = Dropout::new(recipe.dropout, recipe.seed, stream);
-            gradients(self.student, rows, context, &mut dropout)
-        })?;
-        let loss = results.iter().map(|(loss, _)| loss).sum::<f64>() / recipe.parts as f64;
-        check_finite(step, "the loss", loss)?;
-        let mut gradients = Gradients::mean(results.into_iter().map(|(_, g)| g).collect());
-        let gradient = gradients.clip(recipe.clip);
-        check_finite(step, "the gradient's norm", gradient)?;
-        let rate = learning_rate(recipe, step);
-        self.optimizer.step(&gradients, rate)?;
-        Ok(Step { step, loss, gradient, rate, tokens: rows * context })
+        let windows: Vec<Drawn> = batch.chunks(context + 1).map(|w| Drawn::Text(w.into())).collect();
+        Ok(windows.chunks(rows / recipe.parts).map(<[_]>::to_vec).collect())
     }
-}
 
-fn gradients(student: &Student, rows: &[u32], context: usize, dropout: &mut Dropout) -> Result<(f64, Gradients)> {
-    let loss = student.loss(rows, context, Some(dropout))?;
-    let store = loss.backward()?;
-    let value = f64::from(loss.detach().to_scalar::<f32>()?);
-    Ok((value, Gradients::collect(&student.parameters(), &store)?))
-}
-
-/// The mean loss over the validation text.
-fn validation_loss(student: &Student, corpus: &Corpus, parts: usize) -> Result<f64> {
-    let blocks: Vec<&[u32]> = corpus.validation.iter().map(Vec::as_slice).collect();
-    let mut total = 0f64;
-    for blocks in blocks.chunks(parts) {
-        let losses = side_by_side(blocks, |_, block| {
-            Ok(f64::from(student.loss(block, block.len() - 1, None)?.detach().to_scalar::<f32>()?))
-        })?;
-        total += losses.iter().sum::<f64>();
+    fn held_out(&self) -> Vec<Drawn> {
+        self.corpus.validation.iter().map(|block| Drawn::Text(block.clone())).collect()
     }
-    Ok(total / blocks.len() as f64)
-}
 
-/// Runs `work` on each part in a thread of its own; results come in the parts' order.
-fn side_by_side<T: Send>(parts: &[&[u32]], work: impl Fn(usize, &[u32]) -> Result<T> + Sync) -> Result<Vec<T>> {
-    if let [only] = parts {
-        return Ok(vec![work(0, only)?]);
+    fn window(&mut self, drawn: &Drawn, _labelled: bool) -> Result<Window> {
+        match drawn {
+            Drawn::Text(tokens) => Ok(Window { tokens: tokens.clone(), soft: None }),
+            Drawn::Window(_) => Err(Error::Text("a corpus has no numbered windows".into())),
+        }
     }
-    std::thread::scope(|scope| {
-        let work = &work;
-        let threads: Vec<_> = parts.iter().enumerate().map(|(i, part)| scope.spawn(move || work(i, part))).collect();
-        threads
-            .into_iter()
-            .map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
-            .collect()
-    })
-}
-
-fn check_finite(step: usize, what: &'static str, value: f64) -> Result<()> {
-    if value.is_finite() { Ok(()) } else { Err(Error::Diverged { step, what, value }) }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::testing;
+    use crate::train::{Step, Validation};
 
     fn texts() -> Texts {
         Texts { running: vec![testing::TEXT.repeat(20)], sentences: vec![testing::SENTENCES.into()] }
@@ -203,7 +116,7 @@ mod tests {
     fn train(recipe: &Recipe) -> (tempfile::TempDir, Log) {
         let folder = tempfile::tempdir().expect("a folder");
         let mut log = Log::default();
-        pretrain(recipe, &texts(), folder.path(), &mut log).expect("it trains");
+        pretrain(recipe, &texts(), folder.path(), false, &mut log).expect("it trains");
         (folder, log)
     }
 
@@ -234,10 +147,10 @@ mod tests {
         let last = log.losses[90..].iter().sum::<f64>() / 10.0;
         assert!(last < 0.6 * log.losses[0], "ends at {last}");
         assert_eq!(log.validations.len(), 5);
-        let files = ["config.json", "generation_config.json", "model.safetensors", "tokenizer.json"];
+        let files = ["config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "metrics.jsonl"];
         assert!(files.iter().all(|f| folder.path().join(f).is_file()));
         let count = std::fs::read_dir(folder.path()).expect("the folder").count();
-        assert_eq!(count, 5, "temporary files are left");
+        assert_eq!(count, 6, "temporary files are left");
     }
 
     #[test]
@@ -251,13 +164,70 @@ mod tests {
         assert_ne!(weights(&first.0), weights(&train(&recipe).0));
     }
 
+    /// Stops everything after a step, as a kill would.
+    struct Stop(usize);
+
+    impl Progress for Stop {
+        fn stepped(&mut self, step: &Step) {
+            assert!(step.step < self.0, "stopped as the test wants");
+        }
+    }
+
+    #[test]
+    fn an_interrupted_training_resumes_to_the_same_bytes() {
+        let mut recipe = testing::recipe();
+        recipe.train = TrainRecipe { steps: 12, validate_every: 4, dropout: 0.1, ..recipe.train };
+        let (whole, _) = train(&recipe);
+        let folder = tempfile::tempdir().expect("a folder");
+        let into = folder.path().join("model");
+        let go =
+            |recipe: &Recipe, resume, progress: &mut dyn Progress| pretrain(recipe, &texts(), &into, resume, progress);
+        let stopped = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| go(&recipe, false, &mut Stop(7))));
+        assert!(stopped.is_err());
+        let again = go(&recipe, false, &mut ()).expect_err("a state is left").to_string();
+        assert!(again.contains("--resume"), "{again}");
+        let mut other = recipe.clone();
+        other.train.learning_rate *= 2.0;
+        let error = go(&other, true, &mut ()).expect_err("another training").to_string();
+        assert!(error.contains("other settings"), "{error}");
+        let finished = go(&recipe, true, &mut ()).expect("it resumes");
+        assert_eq!((finished.steps, finished.stopped_early), (12, false));
+        let file = |folder: &Path, name: &str| std::fs::read(folder.join(name)).expect(name);
+        for name in ["model.safetensors", "metrics.jsonl", "config.json"] {
+            assert_eq!(file(&into, name), file(whole.path(), name), "{name}");
+        }
+        let left = std::fs::read_dir(folder.path()).expect("the folder").count();
+        assert_eq!(left, 1, "the state is left behind");
+        assert!(go(&recipe, true, &mut ()).expect_err("nothing to resume").to_string().contains("leave out --resume"));
+    }
+
+    #[test]
+    fn patience_ends_a_training() {
+        let mut recipe = testing::recipe();
+        recipe.train = TrainRecipe { steps: 1000, validate_every: 2, patience: Some(3), ..recipe.train };
+        recipe.train.learning_rate = 1e-12;
+        let folder = tempfile::tempdir().expect("a folder");
+        let finished = pretrain(&recipe, &texts(), folder.path(), false, &mut ()).expect("it trains");
+        assert!(finished.stopped_early && finished.steps < 1000, "{finished:?}");
+        assert!(finished.best.step < finished.steps);
+    }
+
+    #[test]
+    fn threads_change_nothing() {
+        let mut recipe = testing::recipe();
+        recipe.train.steps = 6;
+        let pool = |threads| rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("threads");
+        let bytes = |threads| pool(threads).install(|| weights(&train(&recipe).0));
+        assert_eq!(bytes(1), bytes(3));
+    }
+
     #[test]
     fn divergence_is_an_error() {
         let mut recipe = testing::recipe();
         recipe.train.learning_rate = 1e30;
         recipe.train.warmup = 0;
         let folder = tempfile::tempdir().expect("a folder");
-        let error = pretrain(&recipe, &texts(), folder.path(), &mut ()).expect_err("it can't converge");
+        let error = pretrain(&recipe, &texts(), folder.path(), false, &mut ()).expect_err("it can't converge");
         assert!(matches!(error, Error::Diverged { .. }), "{error}");
     }
 
@@ -265,7 +235,7 @@ mod tests {
     fn an_occupied_folder_is_left_alone() {
         let folder = tempfile::tempdir().expect("a folder");
         std::fs::write(folder.path().join("precious"), "x").expect("a file");
-        let error = pretrain(&testing::recipe(), &texts(), folder.path(), &mut ()).expect_err("occupied");
+        let error = pretrain(&testing::recipe(), &texts(), folder.path(), false, &mut ()).expect_err("occupied");
         assert!(matches!(error, Error::Occupied(_)), "{error}");
     }
 
@@ -273,7 +243,7 @@ mod tests {
     fn too_little_text_is_an_error() {
         let short = Texts { running: vec!["The whale.".into()], sentences: vec![] };
         let folder = tempfile::tempdir().expect("a folder");
-        let error = pretrain(&testing::recipe(), &short, folder.path(), &mut ()).expect_err("too short");
+        let error = pretrain(&testing::recipe(), &short, folder.path(), false, &mut ()).expect_err("too short");
         assert!(matches!(error, Error::Text(_)), "{error}");
         let none = std::fs::read_dir(folder.path()).expect("the folder").count();
         assert_eq!(none, 0);

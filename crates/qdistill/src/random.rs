@@ -9,6 +9,10 @@ pub const WEIGHTS: u64 = 0;
 pub const BATCHES: u64 = 1;
 /// The stream of planted outliers.
 pub const OUTLIERS: u64 = 2;
+/// The stream of what is held out.
+pub const VALIDATION: u64 = 3;
+/// The first of the streams of sampled labels, one for each prediction.
+pub const DRAWS: u64 = 1 << 48;
 /// The first of the streams of the dropout.
 pub const DROPOUT: u64 = 1 << 32;
 

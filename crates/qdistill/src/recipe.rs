@@ -1,7 +1,8 @@
 //! What to train, and how: the file that `--config` names.
 
 use crate::error::{Error, Result};
-use serde::Deserialize;
+use crate::ops::Objective;
+use serde::{Deserialize, Serialize};
 use std::path::Path;
 
 /// A whole recipe: model, tokenizer and training.
@@ -16,8 +17,8 @@ pub struct Recipe {
     pub train: TrainRecipe,
 }
 
-/// The shape of a Llama model with tied embeddings.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
+/// The shape of a Llama or Qwen2 model.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Shape {
     /// Width of the residual stream.
@@ -40,6 +41,12 @@ pub struct Shape {
     /// Added under the root of every normalisation.
     #[serde(default = "default_eps")]
     pub rms_norm_eps: f64,
+    /// Whether q, k and v have biases, as Qwen2's have.
+    #[serde(default)]
+    pub biases: bool,
+    /// Whether the output projection is the embedding.
+    #[serde(default = "yes")]
+    pub tied: bool,
 }
 
 /// How to train the tokenizer.
@@ -51,83 +58,129 @@ pub struct TokenizerRecipe {
 }
 
 /// Optimizer, schedule and batches.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
 pub struct TrainRecipe {
     /// Optimizer steps.
     pub steps: usize,
     /// Seed of the weights, the batches and the dropout.
-    #[serde(default)]
     pub seed: u64,
     /// Windows in a batch, at `context` tokens each.
     pub batch: usize,
-    /// Parts of a batch that run side by side; the result doesn't depend on how many threads there are.
-    #[serde(default = "default_parts")]
+    /// Parts of a batch whose gradients are computed one after the other and averaged: more need less memory.
     pub parts: usize,
     /// Tokens in a window.
     pub context: usize,
-    /// Tokens in a window towards the end; batches keep their number of tokens.
-    pub long_context: usize,
+    /// Tokens in a window towards the end (default: as many); batches keep their number of tokens.
+    pub long_context: Option<usize>,
     /// The share of the steps, at the end, that use `long_context`.
-    #[serde(default)]
     pub long_share: f64,
     /// The learning rate after the warm-up.
     pub learning_rate: f64,
     /// The learning rate at the last step, as a share of `learning_rate`.
-    #[serde(default = "default_final")]
     pub final_share: f64,
     /// Steps of linear warm-up.
     pub warmup: usize,
-    /// Decoupled weight decay of the projections (norms and embeddings have none).
+    /// Decoupled weight decay of the projections (norms, biases and embeddings have none).
     pub weight_decay: f64,
     /// AdamW's decay of the mean gradient.
-    #[serde(default = "default_beta1")]
     pub beta1: f64,
     /// AdamW's decay of the mean squared gradient.
-    #[serde(default = "default_beta2")]
     pub beta2: f64,
     /// The largest norm of the whole gradient.
-    #[serde(default = "default_clip")]
     pub clip: f64,
     /// The share of each block's output that is dropped while training.
-    #[serde(default)]
     pub dropout: f64,
-    /// The share of the windows that are made of shuffled sentences (`--sentences`).
-    #[serde(default)]
+    /// The share of the windows that are made of shuffled sentences (`pretrain --sentences`).
     pub sentence_share: f64,
-    /// The share of the running text that is kept for validation.
+    /// The share of the text that is kept for validation.
     pub validation_share: f64,
     /// Steps between two validations; the best model so far is saved.
     pub validate_every: usize,
+    /// Ends the training after so many validations without a better one.
+    pub patience: Option<usize>,
 }
 
+impl Default for TrainRecipe {
+    fn default() -> Self {
+        Self {
+            steps: 1000,
+            seed: 0,
+            batch: 8,
+            parts: 2,
+            context: 256,
+            long_context: None,
+            long_share: 0.0,
+            learning_rate: 1e-3,
+            final_share: 0.05,
+            warmup: 50,
+            weight_decay: 0.01,
+            beta1: 0.9,
+            beta2: 0.95,
+            clip: 1.0,
+            dropout: 0.0,
+            sentence_share: 0.0,
+            validation_share: 0.03,
+            validate_every: 100,
+            patience: None,
+        }
+    }
+}
+
+/// How to distill.
+#[derive(Debug, Clone, PartialEq, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct DistillRecipe {
+    /// What is minimized.
+    pub loss: Objective,
+    /// Optimizer, schedule and batches.
+    pub train: TrainRecipe,
+}
+
+impl DistillRecipe {
+    /// Reads settings; what isn't there has its default.
+    ///
+    /// # Errors
+    /// [`Error::Io`], [`Error::Malformed`].
+    pub fn read(path: &Path) -> Result<Self> {
+        read(path)
+    }
+
+    /// Checks the loss; [`TrainRecipe::check`] needs the model as well.
+    ///
+    /// # Errors
+    /// [`Error::Recipe`].
+    pub fn check(&self) -> Result<()> {
+        let Objective { alpha, temperature, .. } = self.loss;
+        if !(0.0..=1.0).contains(&alpha) {
+            return Err(Error::Recipe(format!("alpha must lie between 0 and 1, not be {alpha}")));
+        }
+        if !(temperature > 0.0 && temperature.is_finite()) {
+            return Err(Error::Recipe(format!("the temperature must be positive, not {temperature}")));
+        }
+        Ok(())
+    }
+}
+
+fn read<T: serde::de::DeserializeOwned>(path: &Path) -> Result<T> {
+    let text = std::fs::read_to_string(path).map_err(Error::io(path))?;
+    toml::from_str(&text).map_err(|e| Error::malformed(path, e.to_string().trim_end()))
+}
+
+fn yes() -> bool {
+    true
+}
 fn default_theta() -> f64 {
     10_000.0
 }
 fn default_eps() -> f64 {
     1e-5
 }
-fn default_parts() -> usize {
-    2
-}
-fn default_final() -> f64 {
-    0.05
-}
-fn default_beta1() -> f64 {
-    0.9
-}
-fn default_beta2() -> f64 {
-    0.95
-}
-fn default_clip() -> f64 {
-    1.0
-}
 
 impl Recipe {
     /// Reads and checks a recipe.
     pub fn read(path: &Path) -> Result<Self> {
-        let text = std::fs::read_to_string(path).map_err(Error::io(path))?;
-        let recipe: Self = toml::from_str(&text).map_err(|e| Error::malformed(path, e.to_string().trim_end()))?;
+        let recipe: Self = read(path)?;
         recipe.check()?;
         Ok(recipe)
     }
@@ -135,39 +188,54 @@ impl Recipe {
     /// Checks that the numbers fit together.
     pub fn check(&self) -> Result<()> {
         self.model.check()?;
-        let t = &self.train;
         if self.tokenizer.vocabulary < 257 {
             return Err(Error::Recipe("the vocabulary holds 256 bytes and a special token: at least 257".into()));
         }
+        self.train.check(self.model.max_positions)
+    }
+}
+
+impl TrainRecipe {
+    /// Tokens of the longest window.
+    pub fn longest(&self) -> usize {
+        self.long_context.unwrap_or(self.context)
+    }
+
+    /// Checks that the numbers fit together, for a model of so many positions.
+    pub fn check(&self, max_positions: usize) -> Result<()> {
         positive(&[
-            ("steps", t.steps),
-            ("batch", t.batch),
-            ("parts", t.parts),
-            ("context", t.context),
-            ("long_context", t.long_context),
-            ("validate_every", t.validate_every),
+            ("steps", self.steps),
+            ("batch", self.batch),
+            ("parts", self.parts),
+            ("context", self.context),
+            ("long_context", self.longest()),
+            ("validate_every", self.validate_every),
+            ("patience", self.patience.unwrap_or(1)),
         ])?;
-        if t.long_context > self.model.max_positions || t.context > t.long_context {
-            return Err(Error::Recipe("context <= long_context <= max_positions doesn't hold".into()));
+        let (context, longest) = (self.context, self.longest());
+        if longest > max_positions || context > longest {
+            let what = "context <= long_context <= max_positions doesn't hold";
+            return Err(Error::Recipe(format!("{what}: {context}, {longest}, {max_positions}")));
         }
-        let long = t.batch * t.context / t.long_context;
-        if !t.batch.is_multiple_of(t.parts) || long == 0 || !long.is_multiple_of(t.parts) {
-            return Err(Error::Recipe(format!("a batch can't be split into {} equal parts", t.parts)));
+        let long = self.batch * context / longest;
+        if !self.batch.is_multiple_of(self.parts) || long == 0 || !long.is_multiple_of(self.parts) {
+            let what = format!("a batch of {} can't be split into {} equal parts", self.batch, self.parts);
+            return Err(Error::Recipe(what));
         }
         for (name, share) in [
-            ("long_share", t.long_share),
-            ("final_share", t.final_share),
-            ("sentence_share", t.sentence_share),
-            ("validation_share", t.validation_share),
-            ("dropout", t.dropout),
-            ("beta1", t.beta1),
-            ("beta2", t.beta2),
+            ("long_share", self.long_share),
+            ("final_share", self.final_share),
+            ("sentence_share", self.sentence_share),
+            ("validation_share", self.validation_share),
+            ("dropout", self.dropout),
+            ("beta1", self.beta1),
+            ("beta2", self.beta2),
         ] {
             if !(0.0..=1.0).contains(&share) {
                 return Err(Error::Recipe(format!("{name} must lie between 0 and 1, not be {share}")));
             }
         }
-        if !(t.learning_rate > 0.0 && t.clip > 0.0 && t.weight_decay >= 0.0 && t.dropout < 1.0) {
+        if !(self.learning_rate > 0.0 && self.clip > 0.0 && self.weight_decay >= 0.0 && self.dropout < 1.0) {
             return Err(Error::Recipe("learning_rate and clip must be positive, and dropout below 1".into()));
         }
         Ok(())
@@ -225,7 +293,7 @@ mod tests {
         says(|r| r.model.head_dim = 5, "even");
         says(|r| r.model.layers = 0, "layers must be at least 1");
         says(|r| r.tokenizer.vocabulary = 256, "257");
-        says(|r| r.train.long_context = 1000, "max_positions");
+        says(|r| r.train.long_context = Some(1000), "max_positions");
         says(|r| r.train.parts = 3, "split into 3");
         says(|r| r.train.dropout = 1.5, "between 0 and 1");
         says(|r| r.train.learning_rate = f64::NAN, "positive");

@@ -24,6 +24,8 @@ pub fn shape() -> Shape {
         max_positions: 64,
         rope_theta: 10_000.0,
         rms_norm_eps: 1e-5,
+        biases: false,
+        tied: true,
     }
 }
 
@@ -34,7 +36,7 @@ pub fn train() -> TrainRecipe {
         batch: 4,
         parts: 2,
         context: 16,
-        long_context: 32,
+        long_context: Some(32),
         long_share: 0.25,
         learning_rate: 2e-2,
         final_share: 0.1,
@@ -47,6 +49,7 @@ pub fn train() -> TrainRecipe {
         sentence_share: 0.2,
         validation_share: 0.1,
         validate_every: 20,
+        patience: None,
     }
 }
 

@@ -1,10 +1,8 @@
-//! Texts as tokens: special tokens, BOS, bytes, and whether two tokenizers are the same.
-//!
-//! The names of special tokens in a text (`<|im_end|>`) are read as ordinary text, as
-//! llama-perplexity reads them: no text can put a chat marker into the model's input.
+//! Texts as tokens: BOS, bytes, and whether two tokenizers are the same.
 
 use crate::{Bos, Error, Protocol, Result, Style, Windows};
 use std::collections::BTreeMap;
+use store::TextTokenizer;
 use tokenizers::Tokenizer;
 
 /// A text to score.
@@ -20,9 +18,7 @@ pub struct Corpus {
 #[derive(Debug, Clone)]
 pub struct Encoder {
     model: String,
-    tokenizer: Tokenizer,
-    /// The token that the tokenizer begins texts with.
-    added: Option<u32>,
+    text: TextTokenizer,
     /// The token that the model names as its begin-of-sequence token.
     named: Option<u32>,
 }
@@ -41,23 +37,16 @@ impl Encoder {
     ///
     /// # Errors
     /// When the tokenizer fails on any text.
-    pub fn new(model: impl Into<String>, mut tokenizer: Tokenizer, bos: Option<u32>) -> Result<Self> {
-        tokenizer.set_encode_special_tokens(true);
-        // A stored tokenizer may ask for truncation or padding to a training length.
-        let _ = tokenizer.with_truncation(None);
-        tokenizer.with_padding(None);
-        let mut encoder = Encoder { model: model.into(), tokenizer, added: None, named: bos };
-        let refused = |e: tokenizers::Error| Error::Tokenizer { model: encoder.model.clone(), what: e.to_string() };
-        let with = encoder.tokenizer.encode("a", true).map_err(refused)?;
-        let without = encoder.tokenizer.encode("a", false).map_err(refused)?;
-        let (with, without) = (with.get_ids(), without.get_ids());
-        encoder.added = with.first().copied().filter(|_| with.len() > without.len() && with.first() != without.first());
-        Ok(encoder)
+    pub fn new(model: impl Into<String>, tokenizer: Tokenizer, bos: Option<u32>) -> Result<Self> {
+        let model = model.into();
+        let refused = |e: tokenizers::Error| Error::Tokenizer { model: model.clone(), what: e.to_string() };
+        let text = TextTokenizer::new(tokenizer).map_err(refused)?;
+        Ok(Encoder { model, text, named: bos })
     }
 
     /// The tokenizer.
     pub fn tokenizer(&self) -> &Tokenizer {
-        &self.tokenizer
+        self.text.tokenizer()
     }
 
     /// Tokens of a text, without BOS.
@@ -66,7 +55,7 @@ impl Encoder {
     /// [`Error::Tokenizer`].
     pub fn encode(&self, text: &str) -> Result<Encoded> {
         let refused = |e: tokenizers::Error| Error::Tokenizer { model: self.model.clone(), what: e.to_string() };
-        let encoding = self.tokenizer.encode(text, false).map_err(refused)?;
+        let encoding = self.tokenizer().encode(text, false).map_err(refused)?;
         let mut end = 0;
         let ends = encoding.get_offsets().iter().map(|o| {
             end = end.max(o.1);
@@ -81,7 +70,7 @@ impl Encoder {
     /// [`Error::Tokenizer`].
     pub fn decode(&self, ids: &[u32]) -> Result<String> {
         let refused = |e: tokenizers::Error| Error::Tokenizer { model: self.model.clone(), what: e.to_string() };
-        self.tokenizer.decode(ids, true).map_err(refused)
+        self.tokenizer().decode(ids, true).map_err(refused)
     }
 
     /// The token to begin with under a rule; none when there is to be none.
@@ -91,10 +80,10 @@ impl Encoder {
     pub fn bos(&self, rule: Bos) -> Result<Option<u32>> {
         match rule {
             Bos::Never => Ok(None),
-            Bos::Auto => Ok(self.added),
+            Bos::Auto => Ok(self.text.bos()),
             Bos::Always => {
                 let none = || Error::Protocol(format!("{} names no BOS token; use --bos auto or never", self.model));
-                self.added.or(self.named).map(Some).ok_or_else(none)
+                self.text.bos().or(self.named).map(Some).ok_or_else(none)
             }
         }
     }
@@ -159,7 +148,7 @@ pub struct Cut {
 ///
 /// Names of tokens decide, not the size of the vocabulary: padding entries don't matter.
 pub fn difference(reference: &Encoder, artifact: &Encoder) -> Option<String> {
-    let (a, b) = (vocabulary(&reference.tokenizer), vocabulary(&artifact.tokenizer));
+    let (a, b) = (reference.text.vocabulary(), artifact.text.vocabulary());
     let absent = |x: &BTreeMap<u32, String>, y: &BTreeMap<u32, String>| {
         x.iter().find(|(id, name)| y.get(id) != Some(name)).map(|(&id, name)| (id, name.clone()))
     };
@@ -170,23 +159,11 @@ pub fn difference(reference: &Encoder, artifact: &Encoder) -> Option<String> {
             b.len()
         ));
     }
-    if merges(&reference.tokenizer) != merges(&artifact.tokenizer) {
+    if reference.text.merges() != artifact.text.merges() {
         return Some("the tokenizers differ: the merges of the vocabulary are not the same".into());
     }
-    (reference.added != artifact.added)
+    (reference.text.bos() != artifact.text.bos())
         .then(|| "the tokenizers differ: only one begins texts with BOS, or they use different tokens".into())
-}
-
-/// Tokens by id, without those that only pad the vocabulary.
-fn vocabulary(tokenizer: &Tokenizer) -> BTreeMap<u32, String> {
-    let padding = |name: &str| name.starts_with("[PAD") && name.ends_with(']');
-    tokenizer.get_vocab(true).into_iter().filter(|(name, _)| !padding(name)).map(|(name, id)| (id, name)).collect()
-}
-
-/// The merges of a BPE model, in order.
-fn merges(tokenizer: &Tokenizer) -> Option<serde_json::Value> {
-    let json = serde_json::to_value(tokenizer.get_model()).ok()?;
-    json.get("merges").cloned()
 }
 
 #[cfg(test)]

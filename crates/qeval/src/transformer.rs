@@ -3,7 +3,7 @@
 use crate::load::Compute;
 use crate::model::{Forward, LanguageModel, argmax};
 use crate::{Error, Result};
-use candle_core::{Storage, Tensor};
+use candle_core::Tensor;
 use ndarray::ArrayView2;
 use runtime::{Options, Transformer};
 use std::ops::{ControlFlow, Range};
@@ -46,26 +46,10 @@ struct Run<'a> {
 
 impl Forward for Run<'_> {
     fn logits(&self, range: Range<usize>, see: &mut dyn FnMut(ArrayView2<'_, f32>)) -> Result<()> {
-        let rows = range.len();
-        let hidden = self.hidden.narrow(1, range.start, rows).map_err(|e| self.of.named(e))?;
-        let logits = self.of.model.logits(&hidden).map_err(|e| self.of.named(e))?;
-        let vocab = self.of.vocab_size();
-        let mut view = |values: &[f32]| match ArrayView2::from_shape((rows, vocab), values) {
-            Ok(array) => {
-                see(array);
-                Ok(())
-            }
-            Err(e) => Err(Error::Model(format!("{}: {e}", self.of.name))),
-        };
-        // On the CPU the logits are read where they are.
-        let (storage, layout) = logits.storage_and_layout();
-        if let (Storage::Cpu(cpu), Some((start, end))) = (&*storage, layout.contiguous_offsets()) {
-            let values = cpu.as_slice::<f32>().map_err(|e| self.of.named(e))?;
-            return view(&values[start..end]);
-        }
-        drop(storage);
-        let values = logits.flatten_all().and_then(|l| l.to_vec1::<f32>()).map_err(|e| self.of.named(e))?;
-        view(&values)
+        let (rows, vocab) = (range.len(), self.of.vocab_size());
+        let view = |values: &[f32]| ArrayView2::from_shape((rows, vocab), values).map(&mut *see);
+        let seen = self.of.model.see_logits(&self.hidden, range, view).map_err(|e| self.of.named(e))?;
+        seen.map_err(|e| Error::Model(format!("{}: {e}", self.of.name)))
     }
 }
 

@@ -8,7 +8,7 @@ pub fn tidy_when_interrupted(program: &'static str) {
     // Failing to install the handler changes only that a temporary may stay behind.
     let _ = ctrlc::set_handler(move || {
         store::output::remove_transients();
-        let _ = writeln!(std::io::stderr(), "\n{program}: interrupted; unfinished output was removed");
+        let _ = writeln!(std::io::stderr(), "\n{program}: interrupted; temporary files were removed");
         #[allow(clippy::exit)] // The program ends here, on a thread of its own.
         std::process::exit(130);
     });

@@ -3,9 +3,9 @@
 use crate::linear::{PackedLinear, Project};
 use crate::ops::{attention, norm::RmsNorm, rope, swiglu::SwiGlu};
 use crate::{Error, KvCache, Math, Options, Result};
-use candle_core::{DType, Device, Tensor};
+use candle_core::{DType, Device, Storage, Tensor};
 use rayon::prelude::*;
-use std::sync::Arc;
+use std::{ops::Range, sync::Arc};
 use store::{Config, Family};
 
 /// Sees what flows through a model.
@@ -217,6 +217,20 @@ impl Transformer {
         let op = Project { layers: std::slice::from_ref(&self.head), per_sequence, accumulate: false };
         out.inplace_op2(&hidden.contiguous()?, &op)?;
         Ok(out)
+    }
+
+    /// Hands the logits `[positions, vocab]` of some positions of the first sequence to `see`, where they lie.
+    ///
+    /// # Errors
+    /// As [`Transformer::logits`]; or the positions lie outside.
+    pub fn see_logits<R>(&self, hidden: &Tensor, positions: Range<usize>, see: impl FnOnce(&[f32]) -> R) -> Result<R> {
+        let logits = self.logits(&hidden.get(0)?.narrow(0, positions.start, positions.len())?)?;
+        let (storage, layout) = logits.storage_and_layout();
+        if let (Storage::Cpu(cpu), Some((start, end))) = (&*storage, layout.contiguous_offsets()) {
+            return Ok(see(&cpu.as_slice::<f32>()?[start..end]));
+        }
+        drop(storage);
+        Ok(see(&logits.flatten_all()?.to_vec1::<f32>()?))
     }
 
     fn pass(

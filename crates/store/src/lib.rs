@@ -18,10 +18,12 @@ mod progress;
 pub mod safetensors;
 #[cfg(test)]
 mod testing;
+mod text;
 
 pub use bytes::Bytes;
 pub use config::{Config, Family, RopeScaling};
 pub use dtype::DType;
 pub use error::{Error, Result};
-pub use model::{Container, Linear, Model, SideFile, Tensor, open};
+pub use model::{Container, Linear, Model, SideFile, Tensor, combined_blake3, open};
 pub use progress::{Progress, Silent, Unit};
+pub use text::TextTokenizer;

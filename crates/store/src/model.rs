@@ -1,9 +1,13 @@
 //! A model opened from any container, its tensors under Hugging Face names.
 
-use crate::{Bytes, Config, DType, Error, Result, RopeScaling, config, gguf, hf, json::shown, layouts, safetensors};
+use crate::{
+    Bytes, Config, DType, Error, Result, RopeScaling, TextTokenizer, config, gguf, hf, json::shown, layouts,
+    safetensors,
+};
 use indexmap::IndexMap;
 use schemes::{Activation, Matrix, RowOrder};
 use std::{
+    collections::BTreeMap,
     fs,
     path::{Path, PathBuf},
 };
@@ -34,6 +38,25 @@ pub struct Tensor {
     pub file: PathBuf,
     /// Its name in that file (the key in [`Model::tensors`] is the Hugging Face name).
     pub stored_name: String,
+}
+
+impl Tensor {
+    /// BLAKE3 over `name`, type, shape and bytes.
+    pub fn blake3(&self, name: &str) -> blake3::Hash {
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(format!("{name}\0{}\0{:?}\0", self.dtype, self.shape).as_bytes());
+        hasher.update_rayon(&self.data);
+        hasher.finalize()
+    }
+}
+
+/// The hash of a whole model from those of its tensors, given in the order of their names.
+pub fn combined_blake3<'a>(hashes: impl IntoIterator<Item = &'a blake3::Hash>) -> String {
+    let mut hasher = blake3::Hasher::new();
+    for hash in hashes {
+        hasher.update(hash.as_bytes());
+    }
+    hasher.finalize().to_hex().to_string()
 }
 
 /// A file that travels with the model (tokenizer.json, generation_config.json, ...).
@@ -212,6 +235,24 @@ impl Model {
             return Err(Error::unsupported(&self.path, what));
         };
         tokenizers::Tokenizer::from_bytes(json).map_err(|e| Error::malformed(self.beside(name), shown(&e.to_string())))
+    }
+
+    /// The tokenizer, set up for running text.
+    ///
+    /// # Errors
+    /// As [`Model::tokenizer`].
+    pub fn text_tokenizer(&self) -> Result<TextTokenizer> {
+        let fails =
+            |e: tokenizers::Error| Error::malformed(&self.path, format!("tokenizer: {}", shown(&e.to_string())));
+        TextTokenizer::new(self.tokenizer()?).map_err(fails)
+    }
+
+    /// BLAKE3 over names, types, shapes and bytes of all tensors, whatever their order: what artifacts name their
+    /// source by.
+    pub fn blake3(&self) -> String {
+        let hashes: BTreeMap<&str, blake3::Hash> =
+            self.tensors.iter().map(|(name, tensor)| (name.as_str(), tensor.blake3(name))).collect();
+        combined_blake3(hashes.values())
     }
 
     /// Contents of a side file.

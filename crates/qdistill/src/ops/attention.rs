@@ -1,7 +1,8 @@
 //! Rotary positions and the causal softmax.
 
-use super::{Real, dispatch, last_dim, values};
+use super::{ROWS, Real, dispatch, last_dim, values};
 use candle_core::{CpuStorage, CustomOp1, CustomOp2, Layout, Result, Shape, Tensor, WithDType, bail};
+use rayon::prelude::*;
 
 /// Softmax of `scale * x` along the last dimension, where row `r` sees columns `0..=r % columns` only.
 ///
@@ -17,21 +18,12 @@ struct CausalSoftmax {
 
 impl CausalSoftmax {
     fn forward<T: Real>(&self, x: &[T], columns: usize) -> Vec<T> {
-        let scale = T::from_f64(self.scale);
         let mut out = vec![T::zero(); x.len()];
-        for (row, (x, y)) in x.chunks_exact(columns).zip(out.chunks_exact_mut(columns)).enumerate() {
+        let rows = x.par_chunks_exact(columns).zip(out.par_chunks_exact_mut(columns)).enumerate();
+        rows.with_min_len(ROWS).for_each(|(row, (x, y))| {
             let seen = row % columns + 1;
-            let top = x[..seen].iter().fold(x[0], |m, &v| if v > m { v } else { m });
-            let mut sum = T::zero();
-            for (y, &x) in y[..seen].iter_mut().zip(x) {
-                *y = ((x - top) * scale).exp();
-                sum += *y;
-            }
-            let inverse = T::one() / sum;
-            for y in &mut y[..seen] {
-                *y *= inverse;
-            }
-        }
+            softmax_row(&x[..seen], &mut y[..seen], self.scale);
+        });
         out
     }
 }
@@ -58,23 +50,50 @@ impl CustomOp1 for CausalSoftmax {
     }
 }
 
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512bw+avx512vl", "x86_64+avx2+fma"), dispatcher = "direct")]
+fn softmax_row<T: Real>(x: &[T], y: &mut [T], scale: f64) {
+    let scale = T::from_f64(scale);
+    let mut top = x[0];
+    for &x in x {
+        top = if x > top { x } else { top };
+    }
+    for (y, &x) in y.iter_mut().zip(x) {
+        *y = ((x - top) * scale).exp();
+    }
+    let mut sum = T::zero();
+    for &y in &*y {
+        sum += y;
+    }
+    let inverse = T::one() / sum;
+    for y in y {
+        *y *= inverse;
+    }
+}
+
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512bw+avx512vl", "x86_64+avx2+fma"), dispatcher = "direct")]
+fn softmax_row_grad<T: Real>(y: &[T], g: &[T], d: &mut [T], scale: f64) {
+    let scale = T::from_f64(scale);
+    let mut dot = T::zero();
+    for (&y, &g) in y.iter().zip(g) {
+        dot += y * g;
+    }
+    for ((d, &y), &g) in d.iter_mut().zip(y).zip(g) {
+        *d = scale * y * (g - dot);
+    }
+}
+
 struct CausalSoftmaxGrad {
     scale: f64,
 }
 
 impl CausalSoftmaxGrad {
     fn run<T: Real>(&self, y: &[T], g: &[T], columns: usize) -> Vec<T> {
-        let scale = T::from_f64(self.scale);
         let mut out = vec![T::zero(); y.len()];
-        let rows = y.chunks_exact(columns).zip(g.chunks_exact(columns)).zip(out.chunks_exact_mut(columns));
-        for (row, ((y, g), d)) in rows.enumerate() {
+        let rows = y.par_chunks_exact(columns).zip(g.par_chunks_exact(columns)).zip(out.par_chunks_exact_mut(columns));
+        rows.enumerate().with_min_len(ROWS).for_each(|(row, ((y, g), d))| {
             let seen = row % columns + 1;
-            let (y, g) = (&y[..seen], &g[..seen]);
-            let dot = y.iter().zip(g).fold(T::zero(), |s, (&y, &g)| s + y * g);
-            for ((d, &y), &g) in d[..seen].iter_mut().zip(y).zip(g) {
-                *d = scale * y * (g - dot);
-            }
-        }
+            softmax_row_grad(&y[..seen], &g[..seen], &mut d[..seen], self.scale);
+        });
         out
     }
 }
@@ -111,7 +130,8 @@ impl Rotary {
         let half = self.head_dim / 2;
         let (cos, sin) = self.tables::<T>();
         let mut out = vec![T::zero(); x.len()];
-        for (row, (x, y)) in x.chunks_exact(width).zip(out.chunks_exact_mut(width)).enumerate() {
+        let rows = x.par_chunks_exact(width).zip(out.par_chunks_exact_mut(width)).enumerate();
+        rows.with_min_len(ROWS).for_each(|(row, (x, y))| {
             let at = row % self.tokens * half;
             let (cos, sin) = (&cos[at..at + half], &sin[at..at + half]);
             for (x, y) in x.chunks_exact(self.head_dim).zip(y.chunks_exact_mut(self.head_dim)) {
@@ -122,7 +142,7 @@ impl Rotary {
                     y2[i] = x2[i] * cos[i] + x1[i] * sin[i];
                 }
             }
-        }
+        });
         out
     }
 

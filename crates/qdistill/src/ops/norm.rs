@@ -1,7 +1,8 @@
 //! Root-mean-square normalisation.
 
-use super::{Real, dispatch, last_dim, values};
+use super::{ROWS, Real, dispatch, last_dim, values};
 use candle_core::{CpuStorage, CustomOp2, CustomOp3, Layout, Result, Shape, Tensor, WithDType, bail};
+use rayon::prelude::*;
 
 /// `weight * x / sqrt(mean(x^2) + eps)` along the last dimension.
 pub fn rms_norm(x: &Tensor, weight: &Tensor, eps: f64) -> Result<Tensor> {
@@ -20,11 +21,14 @@ fn inverse_rms<T: Real>(x: &[T], eps: f64) -> T {
 
 impl RmsNorm {
     fn forward<T: Real>(&self, x: &[T], weight: &[T]) -> Vec<T> {
-        let mut out = Vec::with_capacity(x.len());
-        for x in x.chunks_exact(weight.len()) {
+        let mut out = vec![T::zero(); x.len()];
+        let rows = x.par_chunks_exact(weight.len()).zip(out.par_chunks_exact_mut(weight.len()));
+        rows.with_min_len(ROWS).for_each(|(x, y)| {
             let inverse = inverse_rms(x, self.eps);
-            out.extend(x.iter().zip(weight).map(|(&x, &w)| x * inverse * w));
-        }
+            for ((y, &x), &w) in y.iter_mut().zip(x).zip(weight) {
+                *y = x * inverse * w;
+            }
+        });
         out
     }
 }
@@ -52,6 +56,9 @@ impl CustomOp2 for RmsNorm {
     }
 }
 
+/// Rows whose part of the weight's gradient is summed before it is added to the others'.
+const SUMMED: usize = 64;
+
 struct RmsNormGrad {
     eps: f64,
 }
@@ -59,17 +66,30 @@ struct RmsNormGrad {
 impl RmsNormGrad {
     fn run<T: Real>(&self, x: &[T], w: &[T], g: &[T]) -> Vec<T> {
         let width = w.len();
-        let mut out = Vec::with_capacity(x.len() + width);
+        let mut out = vec![T::zero(); x.len()];
+        let blocks = x.par_chunks(SUMMED * width).zip(g.par_chunks(SUMMED * width));
+        let parts: Vec<Vec<T>> = blocks
+            .zip(out.par_chunks_mut(SUMMED * width))
+            .map(|((x, g), out)| {
+                let mut dw = vec![T::zero(); width];
+                for ((x, g), out) in x.chunks_exact(width).zip(g.chunks_exact(width)).zip(out.chunks_exact_mut(width)) {
+                    let inverse = inverse_rms(x, self.eps);
+                    let mut dot = T::zero();
+                    for i in 0..width {
+                        dw[i] += g[i] * x[i] * inverse;
+                        dot += g[i] * w[i] * x[i];
+                    }
+                    let pull = dot * inverse * inverse / T::from_f64(width as f64);
+                    for i in 0..width {
+                        out[i] = inverse * (g[i] * w[i] - x[i] * pull);
+                    }
+                }
+                dw
+            })
+            .collect();
         let mut dw = vec![T::zero(); width];
-        for (x, g) in x.chunks_exact(width).zip(g.chunks_exact(width)) {
-            let inverse = inverse_rms(x, self.eps);
-            let mut dot = T::zero();
-            for i in 0..width {
-                dw[i] += g[i] * x[i] * inverse;
-                dot += g[i] * w[i] * x[i];
-            }
-            let pull = dot * inverse * inverse / T::from_f64(width as f64);
-            out.extend((0..width).map(|i| inverse * (g[i] * w[i] - x[i] * pull)));
+        for part in parts {
+            dw.iter_mut().zip(part).for_each(|(sum, part)| *sum += part);
         }
         out.extend(dw);
         out

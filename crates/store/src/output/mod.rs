@@ -6,11 +6,13 @@
 //! program that is told to stop calls [`remove_transients`] and leaves nothing.
 
 mod directory;
+mod resumable;
 mod same;
 mod temporary;
 mod transient;
 
 pub use directory::OutputDir;
+pub use resumable::ResumableFile;
 pub use same::refuse_same_file;
 pub use transient::{Transient, remove_transients};
 

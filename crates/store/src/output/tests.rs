@@ -134,6 +134,37 @@ fn the_fallback_without_exchange_replaces_too() {
 }
 
 #[test]
+fn a_resumable_file_goes_on_where_it_was() {
+    let dir = tempfile::tempdir().expect("temp dir");
+    let dest = dir.path().join("labels");
+    let mut file = ResumableFile::begin(&dest, 6, |f| f.write_all_at(b"ab", 0)).expect("begin");
+    assert_eq!(names(dir.path()), ["labels.partial"]);
+    assert!(ResumableFile::resume(&dest, 6).expect_err("locked").to_string().contains("another run is writing it"));
+    file.write_all_at(b"cd", 2).expect("write");
+    file.record(1).expect("record");
+    file.write_all_at(b"lost", 2).expect("write");
+    drop(file);
+    let wrong = ResumableFile::resume(&dest, 7).expect_err("another length").to_string();
+    assert!(wrong.contains("labels.partial: has 14 bytes") && wrong.contains("remove it"), "{wrong}");
+    let file = ResumableFile::resume(&dest, 6).expect("resume");
+    assert_eq!(file.steps(), 1);
+    file.write_all_at(b"cdef", 2).expect("write");
+    file.persist().expect("persist");
+    assert_eq!(fs::read(&dest).expect("read"), b"abcdef");
+    assert_eq!(names(dir.path()), ["labels"]);
+
+    fs::write(dir.path().join("labels.partial"), "whole!").expect("write");
+    let file = ResumableFile::resume(&dest, 6).expect("only the rename was left");
+    assert_eq!(file.steps(), u64::MAX);
+    file.persist().expect("persist");
+    assert_eq!(fs::read(&dest).expect("read"), b"whole!");
+
+    let full = ResumableFile::begin(&dir.path().join("full"), 1 << 55, |_| Ok(())).expect_err("no room").to_string();
+    assert!(full.contains("cannot reserve room"), "{full}");
+    assert_eq!(names(dir.path()), ["labels"]);
+}
+
+#[test]
 fn folders_that_a_person_would_miss_are_not_replaced() {
     let dir = tempfile::tempdir().expect("temp dir");
     let dest = dir.path().join("work");

@@ -1,0 +1,68 @@
+//! The command line.
+
+mod label;
+mod plant;
+mod pretrain;
+mod show;
+mod train;
+
+use clap::{Parser, Subcommand};
+use report::progress::Bars;
+use std::io::Write;
+use std::process::ExitCode;
+
+/// Trains small language models.
+#[derive(Debug, Parser)]
+#[command(name = "qdistill", version)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Write a teacher's soft labels of a text to disk, for any number of trainings.
+    Label(label::Args),
+    /// Show what a teacher thinks comes next, at several temperatures.
+    Show(show::Args),
+    /// Train a student on a teacher's soft labels, into a Hugging Face directory.
+    Train(Box<train::Args>),
+    /// Train a small Llama and its tokenizer from text, into a Hugging Face directory.
+    Pretrain(pretrain::Args),
+    /// Give a model the outlier channels that large models have, without changing what it computes.
+    PlantOutliers(plant::Args),
+}
+
+/// A temperature that logits can be divided by.
+fn temperature(text: &str) -> Result<f64, String> {
+    text.parse().ok().filter(|t: &f64| t.is_finite() && *t > 0.0).ok_or_else(|| "it must be a positive number".into())
+}
+
+/// Runs the program: exit code 0 when all went well, 1 on failure, 2 on wrong usage.
+pub fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(e) => {
+            // A closed pipe while printing help is no failure.
+            let _ = e.print();
+            return ExitCode::from(if e.use_stderr() { 2 } else { 0 });
+        }
+    };
+    let bars = Bars::new();
+    let done = match &cli.command {
+        Command::Label(args) => label::run(args, &bars),
+        Command::Show(args) => show::run(args),
+        Command::Train(args) => train::run(args, &bars),
+        Command::Pretrain(args) => pretrain::run(args, &bars),
+        Command::PlantOutliers(args) => plant::run(args),
+    };
+    bars.finish();
+    match done.and_then(|text| Ok(report::print_result(&text)?)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            // There is nowhere else to report that standard error is closed.
+            let _ = writeln!(std::io::stderr(), "qdistill: {}", report::error_line(e.as_ref()));
+            ExitCode::FAILURE
+        }
+    }
+}

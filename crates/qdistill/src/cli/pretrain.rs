@@ -1,0 +1,54 @@
+//! `qdistill pretrain`.
+
+use crate::progress::Bar;
+use anyhow::{Context, Result};
+use qdistill::recipe::Recipe;
+use qdistill::{Texts, pretrain};
+use report::progress::Bars;
+use std::path::PathBuf;
+
+/// What to train on, and how.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Running text to train on.
+    #[arg(long, required = true, num_args = 1.., value_name = "FILE")]
+    text: Vec<PathBuf>,
+    /// Sentences, one a line, shuffled and mixed in as often as the recipe's sentence_share says.
+    #[arg(long, num_args = 1.., value_name = "FILE")]
+    sentences: Vec<PathBuf>,
+    /// The recipe: shape, tokenizer and training, in TOML.
+    #[arg(long, value_name = "FILE")]
+    config: PathBuf,
+    /// The folder to write; it must not hold anything yet.
+    #[arg(short, long, value_name = "DIR")]
+    output: PathBuf,
+    /// Optimizer steps, instead of the recipe's.
+    #[arg(long, value_name = "N")]
+    steps: Option<usize>,
+    /// Seed, instead of the recipe's.
+    #[arg(long, value_name = "S")]
+    seed: Option<u64>,
+    /// Go on where an interrupted training stopped.
+    #[arg(long)]
+    resume: bool,
+}
+
+/// Runs it; returns the result's text.
+pub fn run(args: &Args, bars: &Bars) -> Result<String> {
+    let mut recipe = Recipe::read(&args.config)?;
+    recipe.train.steps = args.steps.unwrap_or(recipe.train.steps);
+    recipe.train.seed = args.seed.unwrap_or(recipe.train.seed);
+    let texts = Texts { running: read_all(&args.text)?, sentences: read_all(&args.sentences)? };
+    let best = pretrain(&recipe, &texts, &args.output, args.resume, &mut Bar::new(bars))?.best;
+    Ok(format!(
+        "{}: validation loss {:.4} (perplexity {:.3}) at step {}\n",
+        args.output.display(),
+        best.loss,
+        best.perplexity,
+        best.step
+    ))
+}
+
+fn read_all(paths: &[PathBuf]) -> Result<Vec<String>> {
+    paths.iter().map(|path| std::fs::read_to_string(path).with_context(|| path.display().to_string())).collect()
+}

@@ -1,0 +1,283 @@
+//! `qdistill train`.
+
+use crate::progress::Bar;
+use anyhow::{Result, bail};
+use clap::ValueEnum;
+use qdistill::checkpoint::Output;
+use qdistill::distill::Text;
+use qdistill::labels::Labels;
+use qdistill::metrics;
+use qdistill::ops::{Divergence, Objective};
+use qdistill::recipe::{DistillRecipe, TrainRecipe};
+use qdistill::student::{self, Spec};
+use qdistill::teacher::{Model, Online};
+use qdistill::train::{Finished, Job, train};
+use qdistill::{Teacher, Windows};
+use report::chart::{self, Axis, Chart as _, Line, LinePlot};
+use report::format;
+use report::progress::Bars;
+use schemes::FloatType;
+use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+/// Who teaches whom, from what, and how.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The teacher: a checkpoint or an artifact. The student gets its tokenizer and what is cut from it.
+    #[arg(long, value_name = "MODEL")]
+    teacher: PathBuf,
+    /// Soft labels that `label` wrote, with the text in them; without them the teacher runs beside the student.
+    #[arg(long, value_name = "FILE", conflicts_with = "text")]
+    labels: Option<PathBuf>,
+    /// Text files, a document each.
+    #[arg(long, num_args = 1.., value_name = "FILE", required_unless_present = "labels")]
+    text: Vec<PathBuf>,
+    /// The student: FILE.toml (a shape, with random weights), layers:0,2,5 (blocks of the teacher),
+    /// width:hidden=384,heads=6,kv_heads=2,intermediate=1024 (the teacher, narrower), or a model to go on from.
+    #[arg(long, value_name = "STUDENT")]
+    student: String,
+    /// The folder to write; it must not hold anything yet.
+    #[arg(short, long, value_name = "DIR")]
+    output: PathBuf,
+    /// What isn't trained.
+    #[arg(long, value_enum, value_name = "WHAT")]
+    freeze: Option<Freeze>,
+    /// Settings in TOML: [loss] and [train]. Flags win.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// The weight of the soft labels: 0 is the text alone, 1 the teacher alone [default: 0.5].
+    #[arg(long, value_name = "A")]
+    alpha: Option<f64>,
+    /// Logits are divided by it in the soft loss [default: 2].
+    #[arg(long, value_parser = super::temperature, value_name = "T")]
+    temperature: Option<f64>,
+    /// The soft loss: KL(teacher || student), KL(student || teacher), or Jensen-Shannon [default: forward].
+    #[arg(long, value_enum, value_name = "D")]
+    divergence: Option<Kind>,
+    /// Optimizer steps [default: 1000].
+    #[arg(long, value_name = "N")]
+    steps: Option<usize>,
+    /// Windows in a batch [default: 8].
+    #[arg(long, value_name = "N")]
+    batch: Option<usize>,
+    /// Parts of a batch that are computed one after another: more need less memory [default: 2].
+    #[arg(long, value_name = "N")]
+    parts: Option<usize>,
+    /// Tokens in a window; labels have theirs already [default: 256].
+    #[arg(long, value_name = "N", conflicts_with = "labels")]
+    context: Option<usize>,
+    /// The learning rate after the warm-up [default: 0.001].
+    #[arg(long, value_name = "R")]
+    learning_rate: Option<f64>,
+    /// Steps of linear warm-up [default: 50].
+    #[arg(long, value_name = "N")]
+    warmup: Option<usize>,
+    /// Seed of random weights, batches and what is held out [default: 0].
+    #[arg(long, value_name = "S")]
+    seed: Option<u64>,
+    /// The share of the windows that is held out [default: 0.03].
+    #[arg(long, value_name = "SHARE")]
+    validation_share: Option<f64>,
+    /// Steps between two validations; the best model so far is in DIR [default: 100].
+    #[arg(long, value_name = "N")]
+    validate_every: Option<usize>,
+    /// Stop after so many validations without a better one.
+    #[arg(long, value_name = "N")]
+    patience: Option<usize>,
+    /// What the student's weights are stored in.
+    #[arg(long, value_enum, default_value = "f16", value_name = "TYPE")]
+    dtype: Stored,
+    /// Go on where an interrupted training stopped; everything else must be as it was.
+    #[arg(long)]
+    resume: bool,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+    /// Where to compute: auto or cpu.
+    #[arg(long, default_value = "auto", value_name = "DEVICE")]
+    device: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, ValueEnum)]
+enum Freeze {
+    /// The embeddings and the output projection.
+    Embeddings,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Kind {
+    Forward,
+    Reverse,
+    JensenShannon,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Stored {
+    F16,
+    Bf16,
+    F32,
+}
+
+/// Runs it; returns the result's text.
+pub fn run(args: &Args, bars: &Bars) -> Result<String> {
+    let mut recipe = settings(args)?;
+    let spec = Spec::parse(&args.student)?;
+    let teacher = Model::open(&args.teacher, &args.device)?;
+    let labels = args.labels.as_deref().map(Labels::open).transpose()?;
+    let cut;
+    let windows: &Windows = match &labels {
+        Some(labels) => {
+            labels.expect_teacher(&teacher.files)?;
+            labels.expect_tokenizer(&teacher.text)?;
+            recipe.train.context = labels.windows().context;
+            labels.windows()
+        }
+        None => {
+            cut = teacher.windows(&args.text, recipe.train.context, None)?;
+            &cut
+        }
+    };
+    let DistillRecipe { loss: objective, train: settings } = &recipe;
+    let mut reader = labels.as_ref().map(|l| l.at(objective.temperature)).transpose()?;
+    let mut online = Online::new(&teacher, windows, objective.temperature);
+    let labelled: &mut dyn Teacher = match &mut reader {
+        Some(reader) => reader,
+        None => &mut online,
+    };
+    let frozen = args.freeze == Some(Freeze::Embeddings);
+    let student = student::build(&spec, &teacher.files, frozen, settings.seed)?;
+    let float = match args.dtype {
+        Stored::F16 => FloatType::F16,
+        Stored::Bf16 => FloatType::BF16,
+        Stored::F32 => FloatType::F32,
+    };
+    let teacher_hash = teacher.files.blake3();
+    let mut output = Output::of_student(&args.output, &teacher.files, &student, float)?;
+    output.metadata.extend([
+        ("qdistill.version".to_string(), env!("CARGO_PKG_VERSION").to_string()),
+        ("qdistill.teacher".to_string(), teacher.name()),
+        ("qdistill.teacher_blake3".to_string(), teacher_hash.clone()),
+        ("qdistill.student".to_string(), args.student.clone()),
+        ("qdistill.loss".to_string(), serde_json::to_string(objective)?),
+    ]);
+    let kind = labels.as_ref().map(|l| l.kind().to_string());
+    let identity = format!("{spec:?} {frozen} {float:?} {teacher_hash} {kind:?} {recipe:?}");
+    let mut source = Text::new(windows, Some(labelled), &student, objective, settings)?;
+    let mut job = Job {
+        student: &student,
+        source: &mut source,
+        objective: *objective,
+        recipe: settings,
+        output: &output,
+        tokenizer: teacher.text.tokenizer(),
+        identity: identity_of(&identity, windows),
+    };
+    let began = Instant::now();
+    let mut bar = Bar::new(bars);
+    let finished = train(&mut job, args.resume, &mut bar)?;
+    draw(&args.output)?;
+    result(args, &finished, student.weights(), began.elapsed().as_secs_f64())
+}
+
+/// The file's settings under the flags.
+fn settings(args: &Args) -> Result<DistillRecipe> {
+    let mut recipe = match &args.config {
+        Some(path) => DistillRecipe::read(path)?,
+        None => DistillRecipe::default(),
+    };
+    if args.labels.is_some() && recipe.train.context != TrainRecipe::default().context {
+        bail!("context: labels have windows of their own; leave it out beside --labels");
+    }
+    let Objective { alpha, temperature, divergence } = &mut recipe.loss;
+    set(alpha, args.alpha);
+    set(temperature, args.temperature);
+    let named = args.divergence.map(|kind| match kind {
+        Kind::Forward => Divergence::Forward,
+        Kind::Reverse => Divergence::Reverse,
+        Kind::JensenShannon => Divergence::JensenShannon,
+    });
+    set(divergence, named);
+    let train = &mut recipe.train;
+    set(&mut train.steps, args.steps);
+    set(&mut train.batch, args.batch);
+    set(&mut train.parts, args.parts);
+    set(&mut train.context, args.context);
+    set(&mut train.learning_rate, args.learning_rate);
+    set(&mut train.warmup, args.warmup);
+    set(&mut train.seed, args.seed);
+    set(&mut train.validation_share, args.validation_share);
+    set(&mut train.validate_every, args.validate_every);
+    train.patience = args.patience.or(train.patience);
+    recipe.check()?;
+    Ok(recipe)
+}
+
+fn set<T>(place: &mut T, given: Option<T>) {
+    if let Some(given) = given {
+        *place = given;
+    }
+}
+
+/// Tells this training from any other.
+fn identity_of(settings: &str, windows: &Windows) -> String {
+    let mut hash = blake3::Hasher::new();
+    hash.update(settings.as_bytes());
+    for token in &windows.tokens {
+        hash.update(&token.to_le_bytes());
+    }
+    for window in &windows.windows {
+        hash.update(&(window.start as u64).to_le_bytes());
+        hash.update(&(window.end as u64).to_le_bytes());
+    }
+    hash.finalize().to_string()
+}
+
+/// Draws `loss.svg` from the metrics.
+fn draw(folder: &Path) -> Result<()> {
+    let text = std::fs::read_to_string(folder.join(metrics::FILE))?;
+    let lines: Vec<Value> = text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+    let points = |y: &str, only: &str| -> Vec<(f64, f64)> {
+        let of = |line: &Value| line.get(only).and(Some((line.get("step")?.as_f64()?, line.get(y)?.as_f64()?)));
+        lines.iter().filter_map(of).collect()
+    };
+    let line = |name: &str, points| Line { name: name.into(), points, band: vec![] };
+    let plot = LinePlot {
+        title: "Cross-entropy against the text".into(),
+        x: Axis::linear("Step"),
+        y: Axis::linear("nats a token"),
+        lines: vec![
+            line("training", points("cross_entropy", "rate")),
+            line("validation", points("loss", "perplexity")),
+        ],
+        guides: vec![],
+    };
+    let svg = chart::standalone(&plot.draw(chart::WIDE));
+    Ok(qdistill::checkpoint::write(&folder.join("loss.svg"), svg.as_bytes())?)
+}
+
+fn result(args: &Args, finished: &Finished, weights: usize, seconds: f64) -> Result<String> {
+    if args.json {
+        let mut result = json!({
+            "student": args.output,
+            "weights": weights,
+        });
+        if let (Value::Object(result), Value::Object(more)) = (&mut result, serde_json::to_value(finished)?) {
+            result.extend(more);
+        }
+        return Ok(format!("{result:#}\n"));
+    }
+    let best = &finished.best;
+    let kl = best.kl.map_or(String::new(), |kl| format!(", KL to the teacher {kl:.4}"));
+    let stopped = if finished.stopped_early { ", stopped early" } else { "" };
+    Ok(format!(
+        "{}: {} weights, validation loss {:.4} (perplexity {:.3}){kl} at step {} of {}{stopped}; {}\n",
+        args.output.display(),
+        format::count(weights as u64),
+        best.loss,
+        best.perplexity,
+        best.step,
+        finished.steps,
+        format::duration(seconds),
+    ))
+}

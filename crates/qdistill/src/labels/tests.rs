@@ -1,0 +1,346 @@
+use super::*;
+use crate::soft::{Soft, Teacher};
+use crate::teacher::{Model, Online};
+use crate::{Windows, continuations::softened};
+use proptest::prelude::*;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+use tempfile::TempDir;
+
+const FIXTURE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/tiny");
+const TEMPERATURES: [f64; 3] = [1.0, 2.0, 4.0];
+
+fn model() -> &'static Model {
+    static MODEL: OnceLock<Model> = OnceLock::new();
+    MODEL.get_or_init(|| Model::open(Path::new(FIXTURE), "cpu").expect("the fixture"))
+}
+
+fn settings(kind: Kind) -> Settings {
+    Settings { kind, temperatures: TEMPERATURES.into(), seed: 7 }
+}
+
+/// Two documents in three windows: two whole ones and a short one, then one of another text.
+fn windows() -> Windows {
+    let ids = model().text.encode(&crate::testing::TEXT.repeat(2)).expect("any text");
+    Windows::new(&[ids[..40].to_vec(), ids[50..57].to_vec()], 16, None).expect("long enough")
+}
+
+struct Made {
+    /// Keeps the file.
+    folder: TempDir,
+    path: PathBuf,
+}
+
+fn make(kind: Kind, windows: &Windows) -> Made {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("labels.safetensors");
+    let plan = Plan::new(&path, model(), windows, settings(kind)).expect("a plan");
+    let written = plan.write(&store::Silent).expect("labels");
+    assert_eq!((written.resumed, written.made), (0, windows.predictions()));
+    assert_eq!(fs::metadata(&path).expect("there").len(), plan.file_len(), "as large as announced");
+    Made { folder, path }
+}
+
+/// The teacher's logits for each prediction of a window, row by row.
+fn logits(windows: &Windows, window: usize) -> Vec<Vec<f32>> {
+    let Soft::Full { logits } = Online::new(model(), windows, 1.0).soft(window).expect("runs") else {
+        panic!("full labels")
+    };
+    logits.chunks(model().vocab_size()).map(<[f32]>::to_vec).collect()
+}
+
+#[test]
+fn top_k_and_the_rest_are_the_whole_distribution_at_every_temperature() {
+    let windows = windows();
+    let labels = Labels::open(&make(Kind::TopK(8), &windows).path).expect("opens");
+    assert_eq!(labels.windows(), &windows);
+    for t in TEMPERATURES {
+        let mut reader = labels.at(t).expect("a listed temperature");
+        for window in 0..windows.windows.len() {
+            let Soft::TopK { k, ids, log_probs, log_rest } = reader.soft(window).expect("labels") else {
+                panic!("top-k labels")
+            };
+            let rows = logits(&windows, window);
+            assert_eq!((k, log_rest.len(), ids.len()), (8, rows.len(), 8 * rows.len()));
+            for (i, row) in rows.iter().enumerate() {
+                let p = softened(row, t);
+                let (ids, log_probs) = (&ids[8 * i..][..8], &log_probs[8 * i..][..8]);
+                let sum: f64 = log_probs.iter().chain([&log_rest[i]]).map(|&lp| f64::from(lp).exp()).sum();
+                assert!((sum - 1.0).abs() < 1e-5, "T = {t}: {sum}");
+                let listed: f64 = ids.iter().map(|&id| p[id as usize]).sum();
+                // F16 moves log-probabilities by up to 2^-12 of themselves, and the normaliser with them.
+                let outside = 1.0 - listed;
+                let rest = f64::from(log_rest[i]).exp();
+                assert!((rest - outside).abs() < 2e-3 * outside + 1e-6, "T = {t}: {rest} {outside}");
+                for (&id, &lp) in ids.iter().zip(log_probs) {
+                    let exact = p[id as usize].ln();
+                    assert!((f64::from(lp) - exact).abs() < 4e-3, "T = {t}: {lp} {exact}");
+                }
+                assert!(ids.windows(2).all(|w| row[w[0] as usize] >= row[w[1] as usize]));
+                let least = row[ids[7] as usize];
+                assert_eq!(row.iter().filter(|&&x| x > least).count(), 7, "nothing more likely is left out");
+            }
+        }
+    }
+}
+
+#[test]
+fn top_k_of_everything_leaves_no_rest() {
+    let windows = windows();
+    let vocab = model().vocab_size();
+    let labels = Labels::open(&make(Kind::TopK(vocab), &windows).path).expect("opens");
+    let Soft::TopK { log_rest, .. } = labels.at(2.0).expect("listed").soft(0).expect("labels") else { panic!("top-k") };
+    assert!(log_rest.iter().all(|&r| r == f32::NEG_INFINITY));
+    let plan = Plan::new(Path::new("x"), model(), &windows, settings(Kind::TopK(vocab + 1)));
+    assert!(plan.expect_err("too many").to_string().contains("use full"));
+}
+
+#[test]
+fn the_cost_of_f16() {
+    // KL(exact || stored) of the k probabilities and the rest, against what students are apart from teachers: above
+    // 0.01 nats in the best case.
+    let windows = windows();
+    let labels = Labels::open(&make(Kind::TopK(64), &windows).path).expect("opens");
+    for t in TEMPERATURES {
+        let (mut kl, mut n) = (0.0, 0.0);
+        for window in 0..windows.windows.len() {
+            let Soft::TopK { ids, log_probs, log_rest, .. } =
+                labels.at(t).expect("listed").soft(window).expect("labels")
+            else {
+                panic!("top-k")
+            };
+            for (i, row) in logits(&windows, window).iter().enumerate() {
+                let p = softened(row, t);
+                let listed = ids[64 * i..][..64].iter().map(|&id| p[id as usize]);
+                let outside = 1.0 - listed.clone().sum::<f64>();
+                let stored = log_probs[64 * i..][..64].iter().chain([&log_rest[i]]);
+                kl += listed.chain([outside]).zip(stored).map(|(p, &q)| p * (p.ln() - f64::from(q))).sum::<f64>();
+                n += 1.0;
+            }
+        }
+        let per_row = t * t * kl / n;
+        assert!(per_row.abs() < 1e-5, "T = {t}: {per_row}");
+    }
+}
+
+#[test]
+fn full_labels_are_the_teacher() {
+    let windows = windows();
+    let labels = Labels::open(&make(Kind::Full, &windows).path).expect("opens");
+    // Not listed anywhere: full labels suit every temperature.
+    let mut reader = labels.at(3.5).expect("any temperature");
+    for window in 0..windows.windows.len() {
+        let soft = reader.soft(window).expect("labels");
+        let rows = logits(&windows, window);
+        assert_eq!(soft.rows(model().vocab_size()), rows.len());
+        let Soft::Full { logits } = soft else { panic!("full") };
+        for (stored, row) in logits.chunks(model().vocab_size()).zip(&rows) {
+            let (p, q) = (softened(row, 3.5), softened(stored, 3.5));
+            let kl: f64 = p.iter().zip(&q).map(|(p, q)| p * (p / q).ln()).sum();
+            assert!((0.0..1e-6).contains(&kl), "{kl}");
+        }
+    }
+}
+
+#[test]
+fn sampled_labels_are_unbiased() {
+    // The mean over draws of -ln(student) estimates the cross-entropy to the teacher: within four standard errors.
+    let windows = windows();
+    let labels = Labels::open(&make(Kind::Sampled(200), &windows).path).expect("opens");
+    for t in TEMPERATURES {
+        let (mut found, mut expected, mut variance) = (0.0, 0.0, 0.0);
+        for window in 0..windows.windows.len() {
+            let Soft::Sampled { n, ids } = labels.at(t).expect("listed").soft(window).expect("labels") else {
+                panic!("sampled")
+            };
+            for (i, row) in logits(&windows, window).iter().enumerate() {
+                let p = softened(row, t);
+                // Some student: the teacher, reversed in part.
+                let student = softened(
+                    &row.iter().enumerate().map(|(i, x)| x * (0.5 + (i % 7) as f32 * 0.1)).collect::<Vec<_>>(),
+                    t,
+                );
+                let mean: f64 = p.iter().zip(&student).map(|(p, q)| -p * q.ln()).sum();
+                variance += p.iter().zip(&student).map(|(p, q)| p * (q.ln() + mean).powi(2)).sum::<f64>() / n as f64;
+                expected += mean;
+                found += ids[n * i..][..n].iter().map(|&id| -student[id as usize].ln()).sum::<f64>() / n as f64;
+            }
+        }
+        let errors = (found - expected) / variance.sqrt();
+        assert!(errors.abs() < 4.0, "T = {t}: {errors} standard errors");
+    }
+}
+
+#[test]
+fn draws_depend_on_the_seed_alone() {
+    let windows = windows();
+    let made = make(Kind::Sampled(4), &windows);
+    assert_eq!(fs::read(&made.path).expect("read"), fs::read(make(Kind::Sampled(4), &windows).path).expect("read"));
+    let other = Settings { seed: 8, ..settings(Kind::Sampled(4)) };
+    let path = made.folder.path().join("other");
+    Plan::new(&path, model(), &windows, other).expect("a plan").write(&store::Silent).expect("labels");
+    let draws = |path| match Labels::open(path).expect("opens").at(1.0).expect("listed").soft(0).expect("labels") {
+        Soft::Sampled { ids, .. } => ids,
+        _ => panic!("sampled"),
+    };
+    assert_ne!(draws(&made.path), draws(&path));
+}
+
+#[test]
+fn an_interrupted_run_goes_on_to_the_same_bytes() {
+    let windows = windows();
+    for kind in [Kind::TopK(8), Kind::Sampled(3), Kind::Full] {
+        let whole = make(kind, &windows);
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("labels");
+        let plan = Plan::new(&path, model(), &windows, settings(kind)).expect("a plan");
+        let mut file = plan.open().expect("begins");
+        plan.window(&file, 0).expect("labels");
+        plan.window(&file, 1).expect("labels");
+        file.record(2).expect("recorded");
+        plan.window(&file, 2).expect("labels that are not recorded");
+        drop(file);
+        assert!(!path.exists());
+        let written = plan.write(&store::Silent).expect("goes on");
+        assert_eq!(written.resumed, windows.predictions_of(2).start);
+        assert_eq!(written.resumed + written.made, windows.predictions());
+        assert_eq!(fs::read(&path).expect("read"), fs::read(&whole.path).expect("read"), "{kind}");
+    }
+}
+
+#[test]
+fn an_unfinished_file_of_something_else_is_refused_by_name() {
+    let windows = windows();
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("labels");
+    drop(Plan::new(&path, model(), &windows, settings(Kind::TopK(8))).expect("a plan").open().expect("begins"));
+    let refused = |windows: &Windows, settings| {
+        let message = Plan::new(&path, model(), windows, settings).expect_err("refused").to_string();
+        assert!(message.contains("labels.partial") && message.contains("remove it"), "{message}");
+        message
+    };
+    assert!(refused(&windows, settings(Kind::TopK(9))).contains("kind topk:8, not topk:9"));
+    let two = Settings { temperatures: vec![1.0, 3.0], ..settings(Kind::TopK(8)) };
+    assert!(refused(&windows, two).contains("temperatures 1,2,4, not 1,3"));
+    let mut tokens = windows.tokens_of(0).to_vec();
+    tokens.resize(windows.tokens.len(), 5);
+    assert!(
+        refused(&Windows::new(&[tokens.clone()], 16, None).expect("cuts"), settings(Kind::TopK(8)))
+            .contains("another text")
+    );
+    // As many tokens, windows and predictions, and other tokens.
+    let mut parts: Vec<Vec<u32>> = windows.documents.iter().map(|d| windows.tokens[d.clone()].to_vec()).collect();
+    parts[0][3] ^= 1;
+    assert!(refused(&Windows::new(&parts, 16, None).expect("cuts"), settings(Kind::TopK(8))).contains("another text"));
+    fs::write(folder.path().join("labels.partial"), "something").expect("write");
+    assert!(refused(&windows, settings(Kind::TopK(8))).contains("something else"));
+}
+
+#[test]
+fn labels_of_something_else_are_refused_with_the_way_out() {
+    let windows = windows();
+    let made = make(Kind::TopK(4), &windows);
+    let labels = Labels::open(&made.path).expect("opens");
+    labels.expect_windows(&windows).expect("the same text");
+    labels.expect_teacher(&model().files).expect("the same teacher");
+    labels.expect_tokenizer(&model().text).expect("the same tokenizer");
+
+    let other = Windows::new(&[windows.tokens[1..].to_vec()], 16, None).expect("cuts");
+    let says = |e: crate::Result<()>| e.expect_err("refused").to_string();
+    assert!(says(labels.expect_windows(&other)).contains("differs from token 0 on; make labels of its own"));
+    let longer = Windows::new(&[windows.tokens.clone()], 32, None).expect("cuts");
+    assert!(says(labels.expect_windows(&longer)).contains("windows are of 16 tokens, not 32"));
+    let mut teacher = model().files.clone();
+    teacher.tensors.swap_remove("model.norm.weight");
+    assert!(says(labels.expect_teacher(&teacher)).contains("teacher tiny, whose tensors are not those of"));
+    let (tokenizer, _) = crate::testing::corpus();
+    let tokenizer = store::TextTokenizer::new(tokenizer).expect("encodes");
+    assert!(says(labels.expect_tokenizer(&tokenizer)).contains("tokens of tiny's tokenizer"));
+    let e = labels.at(3.0).expect_err("not listed").to_string();
+    assert!(e.contains("at temperature 1,2,4, not 3") && e.contains("--temperatures 3"), "{e}");
+}
+
+#[test]
+fn each_window_has_the_labels_of_its_own_tokens_in_any_order() {
+    let windows = windows();
+    let labels = Labels::open(&make(Kind::TopK(4), &windows).path).expect("opens");
+    let mut reader = labels.at(1.0).expect("listed");
+    for window in [3, 0, 2, 1, 0] {
+        let Soft::TopK { ids, .. } = reader.soft(window).expect("labels") else { panic!("top-k") };
+        let best: Vec<u32> = logits(&windows, window)
+            .iter()
+            .map(|row| (0u32..).zip(row).fold((0, f32::MIN), |m, (i, &x)| if x > m.1 { (i, x) } else { m }).0)
+            .collect();
+        assert_eq!(ids.iter().step_by(4).copied().collect::<Vec<_>>(), best);
+    }
+}
+
+fn bytes_of_some() -> &'static [u8] {
+    static BYTES: OnceLock<Vec<u8>> = OnceLock::new();
+    BYTES.get_or_init(|| fs::read(make(Kind::TopK(2), &windows()).path).expect("read"))
+}
+
+/// Opens the file and reads all labels; errors are fine, as long as they come in order.
+fn read_all(bytes: &[u8]) -> crate::Result<()> {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("labels");
+    fs::write(&path, bytes).expect("write");
+    let labels = Labels::open(&path)?;
+    let temperature = labels.temperatures().first().copied().unwrap_or(1.0);
+    let mut reader = labels.at(temperature)?;
+    for window in 0..labels.windows().windows.len() {
+        let soft = reader.soft(window)?;
+        assert_eq!(soft.rows(labels.vocab_size()), labels.windows().predictions_of(window).len());
+    }
+    Ok(())
+}
+
+#[test]
+fn every_truncation_is_refused() {
+    let bytes = bytes_of_some();
+    for len in (0..bytes.len()).step_by(7).chain([bytes.len() - 1]) {
+        assert!(read_all(&bytes[..len]).is_err(), "{len} of {}", bytes.len());
+    }
+    read_all(bytes).expect("the file itself");
+}
+
+#[test]
+fn what_contradicts_itself_is_named() {
+    let header = |bytes: &[u8]| 8 + u64::from_le_bytes(bytes[..8].try_into().expect("8 bytes")) as usize;
+    let says = |from: &str, to: &str| {
+        let bytes = bytes_of_some();
+        let end = header(bytes);
+        let text = String::from_utf8(bytes[8..end].to_vec()).expect("JSON");
+        assert!(text.contains(from), "{text}");
+        let mut text = text.replacen(from, to, 1).trim_end().to_string();
+        text.push_str(&" ".repeat(text.len().next_multiple_of(8) - text.len()));
+        let changed = [&(text.len() as u64).to_le_bytes()[..], text.as_bytes(), &bytes[end..]].concat();
+        read_all(&changed).expect_err(to).to_string()
+    };
+    assert!(
+        says("qdistill.labels\":\"1\"", "qdistill.labels\":\"2\"").contains("version 2; this program reads version 1")
+    );
+    assert!(says("qdistill.labels", "qdistill.else").contains("no labels file"));
+    assert!(says("topk:2", "topk:3").contains("tensor ids is U16"));
+    assert!(says("topk:2", "topk:0").contains("qdistill.kind"));
+    assert!(says("\"1,2,4\"", "\"1,2\"").contains("tensor log_normalisers is"));
+    assert!(says("\"1,2,4\"", "\"1,2,2\"").contains("there twice"));
+    assert!(says("\"1,2,4\"", "\"1,2,-4\"").contains("not positive"));
+    assert!(says("qdistill.context\":\"16\"", "qdistill.context\":\"9\"").contains("context of 9"));
+    assert!(says("qdistill.vocab_size\":\"", "qdistill.vocab_size\":\"-").contains("not a number"));
+    assert!(says("\"log_rest\"", "\"log_resi\"").contains("tensor log_rest is missing"));
+    assert!(read_all(b"no file").expect_err("no file").to_string().contains("no safetensors file"));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+    #[test]
+    fn no_mutation_does_harm(changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..8), head in any::<bool>()) {
+        let mut bytes = bytes_of_some().to_vec();
+        let len = if head { bytes.len().min(1200) } else { bytes.len() };
+        changes.iter().for_each(|(at, value)| bytes[at.index(len)] = *value);
+        // Errors are as good as labels; panics and hangs are not.
+        let _ = read_all(&bytes);
+    }
+}

@@ -1,0 +1,202 @@
+//! One pass of the teacher, labels to disk.
+
+use super::format::{Header, Settings, columns, key};
+use super::row::{RowMaker, Scratch};
+use crate::teacher::Model;
+use crate::windows::Windows;
+use crate::{Error, Result};
+use rayon::prelude::*;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use store::output::ResumableFile;
+use store::safetensors::{self, TensorSpec};
+use store::{Bytes, DType, Progress, Unit};
+
+/// Floats of logits that exist at a time.
+const CHUNK: usize = 1 << 23;
+
+/// How often what was made is secured against an interruption.
+const EVERY: Duration = Duration::from_secs(2);
+
+/// Tensors before those with a row for each prediction.
+const FIXED: usize = 3;
+
+/// A labels file that is to be made; its size is known.
+#[derive(Debug)]
+pub struct Plan<'a> {
+    teacher: &'a Model,
+    windows: &'a Windows,
+    header: Header,
+    columns: Vec<TensorSpec>,
+    file: safetensors::Plan,
+    path: PathBuf,
+}
+
+/// What became of a plan.
+#[derive(Debug, Clone, PartialEq, serde::Serialize)]
+pub struct Written {
+    /// Predictions that an earlier, interrupted run had made.
+    pub resumed: usize,
+    /// Predictions that this run made.
+    pub made: usize,
+    /// How long it took, in seconds.
+    pub seconds: f64,
+}
+
+impl<'a> Plan<'a> {
+    /// Plans the labels of all windows for the file `path`. This reads the teacher's weights once, for their hash.
+    ///
+    /// # Errors
+    /// [`Error::Labels`] for settings that make no sense, [`Error::Malformed`] for an unfinished file of other settings,
+    /// text or teacher.
+    pub fn new(path: &Path, teacher: &'a Model, windows: &'a Windows, settings: Settings) -> Result<Self> {
+        settings.check(teacher.vocab_size())?;
+        let header = Header {
+            context: windows.context,
+            vocab_size: teacher.vocab_size(),
+            teacher: teacher.name(),
+            teacher_hash: teacher.files.blake3(),
+            tokenizer_hash: teacher.text.blake3(),
+            settings,
+        };
+        let columns = columns(&header.settings, windows.predictions(), header.vocab_size);
+        let fixed = |name: &str, dtype, shape| TensorSpec { name: name.into(), dtype, shape };
+        let mut specs = vec![
+            fixed("tokens", DType::U32, vec![windows.tokens.len()]),
+            fixed("documents", DType::I64, vec![windows.documents.len(), 2]),
+            fixed("windows", DType::I64, vec![windows.windows.len(), 2]),
+        ];
+        specs.extend(columns.iter().cloned());
+        let file = safetensors::plan(path, &specs, &header.metadata())?;
+        let plan = Self { teacher, windows, header, columns, file, path: path.into() };
+        plan.check_partial()?;
+        Ok(plan)
+    }
+
+    /// Bytes of the file.
+    pub fn file_len(&self) -> u64 {
+        self.file.file_len()
+    }
+
+    /// The teacher's hash.
+    pub fn teacher_hash(&self) -> &str {
+        &self.header.teacher_hash
+    }
+
+    /// Makes the labels; goes on with `NAME.partial` where an interrupted run left one.
+    ///
+    /// # Errors
+    /// [`Error::Store`] where the file can't be written or the disk lacks room; [`Error::Labels`] where the teacher's
+    /// logits are not finite.
+    pub fn write(&self, progress: &dyn Progress) -> Result<Written> {
+        let mut file = self.open()?;
+        let all = self.windows.windows.len();
+        let first = usize::try_from(file.steps()).unwrap_or(usize::MAX).min(all);
+        let resumed = if first == all { self.windows.predictions() } else { self.windows.predictions_of(first).start };
+        let (began, mut secured) = (Instant::now(), Instant::now());
+        progress.start("label", Some(self.windows.predictions() as u64), Unit::Tokens);
+        progress.advance(resumed as u64);
+        for window in first..all {
+            self.window(&file, window)?;
+            progress.advance(self.windows.predictions_of(window).len() as u64);
+            if secured.elapsed() > EVERY {
+                file.record(window as u64 + 1)?;
+                secured = Instant::now();
+            }
+        }
+        file.persist()?;
+        progress.finish();
+        let made = self.windows.predictions() - resumed;
+        Ok(Written { resumed, made, seconds: began.elapsed().as_secs_f64() })
+    }
+
+    /// Labels one window.
+    pub(super) fn window(&self, file: &ResumableFile, window: usize) -> Result<()> {
+        let maker = RowMaker { settings: &self.header.settings, wide_ids: self.columns[0].dtype == DType::U32 };
+        let vocab = self.header.vocab_size;
+        let begin = self.windows.predictions_of(window).start;
+        self.teacher.predict(self.windows.tokens_of(window), (CHUNK / vocab).max(1), |first, logits| {
+            let first = begin + first;
+            let rows = logits.par_chunks_exact(vocab).enumerate().map_init(Scratch::default, |scratch, (i, row)| {
+                maker.make(row, first + i, scratch).ok_or_else(|| self.not_finite(window, first + i - begin))
+            });
+            let rows = rows.collect::<Result<Vec<_>>>()?;
+            for (column, (spec, offset)) in self.columns.iter().zip(&self.file.offsets()[FIXED..]).enumerate() {
+                let part: Vec<u8> = rows.iter().flat_map(|row| &row[column]).copied().collect();
+                file.write_all_at(&part, offset + first as u64 * row_bytes(spec))?;
+            }
+            Ok(())
+        })
+    }
+
+    fn not_finite(&self, window: usize, position: usize) -> Error {
+        let name = &self.header.teacher;
+        Error::Labels(format!("{name}: the logits after position {position} of window {window} are NaN or infinite"))
+    }
+
+    /// The unfinished file that is there, or a new one.
+    pub(super) fn open(&self) -> Result<ResumableFile> {
+        if ResumableFile::partial_path(&self.path)?.exists() {
+            return Ok(ResumableFile::resume(&self.path, self.file_len())?);
+        }
+        let begin = |file: &store::output::OutputFile| {
+            file.write_all_at(self.file.header(), 0)?;
+            self.fixed().iter().zip(self.file.offsets()).try_for_each(|(bytes, &at)| file.write_all_at(bytes, at))
+        };
+        Ok(ResumableFile::begin(&self.path, self.file_len(), begin)?)
+    }
+
+    /// Tokens, documents, windows.
+    fn fixed(&self) -> [Vec<u8>; FIXED] {
+        let pairs = |ranges: &[Range<usize>]| {
+            ranges.iter().flat_map(|r| [r.start, r.end]).flat_map(|n| (n as i64).to_le_bytes()).collect()
+        };
+        let tokens = self.windows.tokens.iter().flat_map(|t| t.to_le_bytes()).collect();
+        [tokens, pairs(&self.windows.documents), pairs(&self.windows.windows)]
+    }
+
+    fn check_partial(&self) -> Result<()> {
+        let partial = &ResumableFile::partial_path(&self.path)?;
+        if !partial.exists() {
+            return Ok(());
+        }
+        let bytes = Bytes::map(partial)?;
+        let refuse = |what: &str| {
+            let way_out = "remove it to start afresh, or choose another output";
+            Err(Error::malformed(partial, format!("an interrupted run began this file with {what}; {way_out}")))
+        };
+        if bytes.starts_with(self.file.header()) {
+            let same = |(part, &at): (&Vec<u8>, &u64)| bytes.get(at as usize..at as usize + part.len()) == Some(part);
+            return if self.fixed().iter().zip(self.file.offsets()).all(same) {
+                Ok(())
+            } else {
+                refuse("another text")
+            };
+        }
+        // It is read for the sake of the message only.
+        let own = bytes.len().checked_sub(8).and_then(|n| bytes.slice(0..n));
+        let Some(contents) = own.and_then(|own| safetensors::read(partial, &own).ok()) else {
+            return refuse("something else");
+        };
+        let ours = self.header.metadata();
+        let differs = ours.iter().find(|(key, value)| contents.metadata.get(*key) != Some(value));
+        match differs {
+            Some((name, value)) => {
+                let name_shown = name.trim_start_matches("qdistill.");
+                match contents.metadata.get(name) {
+                    _ if name == key::TEACHER_HASH => refuse("another teacher"),
+                    _ if name == key::TOKENIZER_HASH => refuse("another tokenizer"),
+                    Some(other) => refuse(&format!("{name_shown} {other:.60}, not {value}")),
+                    None => refuse("something else"),
+                }
+            }
+            None => refuse("another text"),
+        }
+    }
+}
+
+/// Bytes of one row of a tensor.
+fn row_bytes(spec: &TensorSpec) -> u64 {
+    (spec.shape[1..].iter().product::<usize>() * spec.dtype.size().unwrap_or(0)) as u64
+}

@@ -1,0 +1,62 @@
+//! Soft labels: a teacher's distribution over the next token.
+
+use crate::Result;
+
+/// Soft labels of one window, a row for each of its predictions, in order.
+///
+/// Row `i` belongs to the prediction of the window's token `i + 1` from its tokens `0..=i`. Entries of the vocabulary
+/// are the teacher's; a padded vocabulary's have next to no probability.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Soft {
+    /// Everything.
+    Full {
+        /// Logits at temperature 1, `[rows, vocabulary]`. A constant added to a row changes nothing.
+        logits: Vec<f32>,
+    },
+    /// The most likely tokens, and the mass of all others.
+    TopK {
+        /// Tokens of a row.
+        k: usize,
+        /// The tokens, `[rows, k]`, the most likely first.
+        ids: Vec<u32>,
+        /// Their natural log-probabilities at [`Teacher::temperature`], `[rows, k]`.
+        log_probs: Vec<f32>,
+        /// The natural logarithm of the mass outside the `k`, `[rows]`; negative infinity where there is none.
+        log_rest: Vec<f32>,
+    },
+    /// Independent draws.
+    Sampled {
+        /// Draws of a row.
+        n: usize,
+        /// Tokens drawn from the teacher's distribution at [`Teacher::temperature`], `[rows, n]`; a token may be
+        /// there several times.
+        ids: Vec<u32>,
+    },
+}
+
+impl Soft {
+    /// How many predictions these are labels for, with a teacher of `vocab_size` entries.
+    pub fn rows(&self, vocab_size: usize) -> usize {
+        match self {
+            Soft::Full { logits } => logits.len() / vocab_size.max(1),
+            Soft::TopK { log_rest, .. } => log_rest.len(),
+            Soft::Sampled { n, ids } => ids.len() / (*n).max(1),
+        }
+    }
+}
+
+/// Gives soft labels of a text that was cut into windows: from a file, or by running a model.
+pub trait Teacher {
+    /// Entries of the vocabulary that the labels are over.
+    fn vocab_size(&self) -> usize;
+
+    /// The temperature that [`Soft::TopK`] and [`Soft::Sampled`] are at. [`Soft::Full`] suits every temperature.
+    fn temperature(&self) -> f64;
+
+    /// Labels of the window of this index (into [`Windows::windows`](crate::windows::Windows)), one row for each of
+    /// its predictions.
+    ///
+    /// # Errors
+    /// When the file doesn't hold them, or the model can't compute them.
+    fn soft(&mut self, window: usize) -> Result<Soft>;
+}

@@ -1,0 +1,181 @@
+//! The program as a person runs it: a student of the fixture, in seconds.
+
+use assert_cmd::Command;
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::process::Output;
+
+const FIXTURE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/tiny");
+const PROSE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../corpora/prose.txt");
+
+const STUDENT: &str = "hidden = 32\nlayers = 1\nheads = 2\nkv_heads = 1\nintermediate = 48\n";
+
+struct Bench {
+    folder: tempfile::TempDir,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        std::fs::write(folder.path().join("student.toml"), STUDENT).expect("written");
+        Self { folder }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn run(&self, args: &[&str]) -> Output {
+        let mut command = Command::cargo_bin("qdistill").expect("the program");
+        command.current_dir(self.folder.path()).env("RAYON_NUM_THREADS", "2").args(args).output().expect("it runs")
+    }
+
+    /// Trains on labels into `out`.
+    fn train(&self, out: &str, more: &[&str]) -> Output {
+        let fixed = ["train", "--teacher", FIXTURE, "--labels", "labels.safetensors", "-o", out, "--json"];
+        let schedule = ["--steps", "12", "--batch", "4", "--warmup", "2", "--validate-every", "4"];
+        let mut args = [&fixed[..], &schedule].concat();
+        if !more.contains(&"--student") {
+            args.extend(["--student", "student.toml"]);
+        }
+        args.extend(more);
+        self.run(&args)
+    }
+
+    fn label(&self) {
+        let out = self.run(&[
+            "label",
+            "--teacher",
+            FIXTURE,
+            "--text",
+            PROSE,
+            "--tokens",
+            "1500",
+            "--context",
+            "32",
+            "--labels",
+            "topk:16",
+            "-o",
+            "labels.safetensors",
+        ]);
+        assert!(out.status.success(), "{}", text(&out.stderr));
+    }
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn json(out: &Output) -> Value {
+    assert!(out.status.success(), "{}", text(&out.stderr));
+    serde_json::from_slice(&out.stdout).expect("JSON")
+}
+
+fn weights(folder: &Path) -> Vec<u8> {
+    std::fs::read(folder.join("model.safetensors")).expect("weights")
+}
+
+fn lines(folder: &Path) -> Vec<Value> {
+    let text = std::fs::read_to_string(folder.join("metrics.jsonl")).expect("metrics");
+    text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
+}
+
+#[test]
+fn a_student_learns_and_opens_elsewhere() {
+    let bench = Bench::new();
+    bench.label();
+    let result = json(&bench.train("student", &["--learning-rate", "0.01"]));
+    assert_eq!(result["steps"], 12);
+    let (kl, lines) = (|line: &Value| line["kl"].as_f64(), lines(&bench.path("student")));
+    let validations: Vec<f64> = lines.iter().filter_map(kl).collect();
+    assert_eq!(validations.len(), 3);
+    assert!(validations[2] < validations[0], "{validations:?}");
+    assert_eq!(lines.iter().filter(|line| line["rate"].is_number()).count(), 12);
+    assert!(std::fs::read_to_string(bench.path("student/loss.svg")).expect("a plot").starts_with("<svg"));
+    assert!(!bench.path("student.resume.safetensors").exists());
+    let model = store::open(&bench.path("student")).expect("it opens");
+    let config = model.config().expect("a configuration");
+    assert_eq!((config.layers, config.hidden_size, config.vocab_size), (1, 32, 1280));
+    assert_eq!(model.metadata["qdistill.teacher"], "tiny");
+    let transformer = runtime::Transformer::load(&model, &runtime::cpu()).expect("it runs");
+    transformer.hidden(&[&[1, 2, 3]], None).expect("hidden states");
+}
+
+#[test]
+fn an_interrupted_training_resumes_to_the_same_bytes() {
+    let bench = Bench::new();
+    bench.label();
+    json(&bench.train("whole", &[]));
+    // Killed as soon as there is a state, wherever it is then.
+    let state = bench.path("part.resume.safetensors");
+    let mut child = std::process::Command::new(assert_cmd::cargo::cargo_bin("qdistill"))
+        .current_dir(bench.folder.path())
+        .env("RAYON_NUM_THREADS", "1")
+        .args(["train", "--teacher", FIXTURE, "--labels", "labels.safetensors", "-o", "part", "--json"])
+        .args(["--steps", "12", "--batch", "4", "--warmup", "2", "--validate-every", "4", "--student", "student.toml"])
+        .stdout(std::process::Stdio::null())
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .expect("it starts");
+    let begun = std::time::Instant::now();
+    while !state.exists() && begun.elapsed().as_secs() < 120 && child.try_wait().expect("its state").is_none() {
+        std::thread::yield_now();
+    }
+    let _ = child.kill();
+    child.wait().expect("it ended");
+    if state.exists() {
+        let again = bench.train("part", &[]);
+        assert!(text(&again.stderr).contains("--resume"), "{}", text(&again.stderr));
+        let other = bench.train("part", &["--resume", "--seed", "1"]);
+        assert!(text(&other.stderr).contains("other settings"), "{}", text(&other.stderr));
+        json(&bench.train("part", &["--resume"]));
+    }
+    assert_eq!(weights(&bench.path("part")), weights(&bench.path("whole")));
+    assert_eq!(lines(&bench.path("part")), lines(&bench.path("whole")));
+}
+
+#[test]
+fn the_teacher_beside_the_student_and_cut_students() {
+    let bench = Bench::new();
+    std::fs::write(bench.path("text.txt"), std::fs::read(PROSE).expect("the text")[..6000].to_vec()).expect("written");
+    let train = |out: &str, more: &[&str]| {
+        let fixed = ["train", "--teacher", FIXTURE, "--text", "text.txt", "--context", "32", "-o", out, "--json"];
+        let schedule = ["--steps", "4", "--batch", "4", "--warmup", "1", "--validate-every", "2"];
+        bench.run(&[&fixed[..], &schedule, more].concat())
+    };
+    let same = json(&train("same", &["--student", "layers:0,1,2,3", "--alpha", "1", "--learning-rate", "1e-9"]));
+    assert!(same["best"]["kl"].as_f64().expect("a KL") < 1e-4, "the teacher itself: {same}");
+    let frozen = ["--student", "layers:0,2", "--freeze", "embeddings", "--divergence", "jensen-shannon"];
+    json(&train("cut", &frozen));
+    let embedding = |folder: &str| {
+        let model = store::open(&bench.path(folder)).expect("it opens");
+        model.tensors["model.embed_tokens.weight"].data.to_vec()
+    };
+    let teacher = store::open(Path::new(FIXTURE)).expect("the fixture");
+    assert_eq!(embedding("cut"), teacher.tensors["model.embed_tokens.weight"].data.to_vec());
+    let diverged = train("diverged", &["--student", "layers:0", "--learning-rate", "1e30"]);
+    assert!(
+        !diverged.status.success() && text(&diverged.stderr).contains("diverged at step"),
+        "{}",
+        text(&diverged.stderr)
+    );
+}
+
+#[test]
+fn misfits_are_one_line() {
+    let bench = Bench::new();
+    bench.label();
+    let says = |more: &[&str], code: i32, what: &str| {
+        let out = bench.train("student", more);
+        let message = text(&out.stderr);
+        assert!(out.status.code() == Some(code) && message.contains(what), "{:?}: {message}", out.status);
+    };
+    says(&["--temperature", "3"], 1, "--temperatures 3");
+    says(&["--alpha", "2"], 1, "alpha must lie between 0 and 1");
+    says(&["--resume"], 1, "no interrupted training");
+    says(&["--student", "layers:9"], 1, "blocks 0 to 3, no 9");
+    says(&["--dtype", "q4"], 2, "q4");
+    std::fs::create_dir(bench.path("student")).expect("a folder");
+    std::fs::write(bench.path("student/precious"), "x").expect("written");
+    says(&[], 1, "isn't empty");
+}
