@@ -125,7 +125,7 @@ pub fn compare(
     let (rows, remarks) = contestant::finish(first, others, artifacts, request.corpora.len());
     Ok(Comparison {
         version: VERSION,
-        tool: concat!("qeval ", env!("CARGO_PKG_VERSION")).into(),
+        tool: crate::TOOL.into(),
         reference: reference.artifact.clone(),
         protocol: request.protocol,
         corpora: infos(&request.corpora, &cuts),

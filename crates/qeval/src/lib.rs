@@ -5,19 +5,25 @@
 //! [`choices`] and [`agreement`] ask questions, [`size`] and [`speed`] measure, [`verdict`]
 //! finds the word, and [`rows`] is what comes out, as JSON too. Models are asked through
 //! [`model::LanguageModel`] alone.
+//!
+//! [`generate`], [`bench`](mod@bench), [`speculate`] and [`schedule`] are about serving.
 
 pub mod agreement;
 pub mod battery;
+pub mod bench;
 pub mod choices;
 pub mod cli;
 pub mod compare;
 mod error;
+pub mod generate;
 pub mod kernels;
 pub mod load;
 pub mod model;
 pub mod rows;
+pub mod schedule;
 pub mod score;
 pub mod size;
+pub mod speculate;
 pub mod speed;
 pub mod stats;
 pub mod text;
@@ -27,5 +33,8 @@ pub mod windows;
 
 pub use error::{Error, Result};
 pub use text::{Corpus, Encoder};
-pub use transformer::Packed;
+pub use transformer::{Packed, Session};
 pub use windows::{Bos, Protocol, Style, Window, Windows};
+
+/// The program and its version, as it stands in every result.
+pub(crate) const TOOL: &str = concat!("qeval ", env!("CARGO_PKG_VERSION"));

@@ -4,7 +4,7 @@ use crate::compare::Subject;
 use crate::size::{self, Size};
 use crate::{Encoder, Packed, Result};
 use candle_core::Device;
-use runtime::Math;
+use runtime::{KvType, Math};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use store::Model;
@@ -16,6 +16,16 @@ pub struct Compute {
     pub device: Device,
     /// Whose rounding of activations is reproduced.
     pub math: Math,
+    /// Keys and values go through a cache of this type, in scoring too; by default scoring has no
+    /// cache, and what continues a text has one in f16.
+    pub kv: Option<KvType>,
+}
+
+impl Compute {
+    /// The same for a reference: without the rounding of a cache, so that an artifact's is seen.
+    pub fn of_reference(&self) -> Self {
+        Compute { kv: None, ..self.clone() }
+    }
 }
 
 /// The name of the tokenizer's file.

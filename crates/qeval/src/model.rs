@@ -73,6 +73,27 @@ pub trait Forward {
     }
 }
 
+/// A sequence that a model continues through a cache.
+pub trait Continuation {
+    /// Tokens held.
+    fn len(&self) -> usize;
+
+    /// Whether nothing is held.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Runs more tokens, at least one; the logits `[rows, vocabulary]` that follow each of the
+    /// last `rows` of them.
+    ///
+    /// # Errors
+    /// When the model can't run them.
+    fn extend(&mut self, tokens: &[u32], rows: usize) -> Result<Vec<f32>>;
+
+    /// Forgets the tokens from `len` on.
+    fn truncate(&mut self, len: usize);
+}
+
 /// The first of the largest logits.
 ///
 /// # Errors
@@ -134,6 +155,26 @@ pub(crate) mod testing {
             }
             see(out.view());
             Ok(())
+        }
+    }
+
+    /// A sequence that a [`Bigram`] continues.
+    #[derive(Debug)]
+    pub struct Continued<'a>(pub &'a Bigram, pub Vec<u32>);
+
+    impl Continuation for Continued<'_> {
+        fn len(&self) -> usize {
+            self.1.len()
+        }
+
+        fn extend(&mut self, tokens: &[u32], rows: usize) -> Result<Vec<f32>> {
+            self.1.extend(tokens);
+            let last = &self.1[self.1.len() - rows..];
+            Ok(last.iter().flat_map(|&t| self.0.table.row(t as usize).to_vec()).collect())
+        }
+
+        fn truncate(&mut self, len: usize) {
+            self.1.truncate(len);
         }
     }
 

@@ -97,6 +97,18 @@ impl Encoder {
         Ok(self.bos(rule)?.into_iter().chain(ids).collect())
     }
 
+    /// Tokens of a text in which the names of special tokens stand for these tokens, as in what a
+    /// chat template makes.
+    ///
+    /// # Errors
+    /// [`Error::Tokenizer`].
+    pub fn marked(&self, text: &str) -> Result<Vec<u32>> {
+        let mut tokenizer = self.tokenizer.clone();
+        tokenizer.set_encode_special_tokens(false);
+        let refused = |e: tokenizers::Error| Error::Tokenizer { model: self.model.clone(), what: e.to_string() };
+        Ok(tokenizer.encode(text, false).map_err(refused)?.get_ids().to_vec())
+    }
+
     /// Cuts a text into windows under a protocol.
     ///
     /// # Errors

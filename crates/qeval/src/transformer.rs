@@ -1,11 +1,11 @@
 //! The runtime's transformer as a [`LanguageModel`].
 
 use crate::load::Compute;
-use crate::model::{Forward, LanguageModel, argmax};
+use crate::model::{Continuation, Forward, LanguageModel, argmax};
 use crate::{Error, Result};
 use candle_core::Tensor;
 use ndarray::ArrayView2;
-use runtime::{Options, Transformer};
+use runtime::{KvCache, KvType, Options, Transformer};
 use std::ops::{ControlFlow, Range};
 
 /// A model that multiplies from its packed weights.
@@ -13,6 +13,7 @@ use std::ops::{ControlFlow, Range};
 pub struct Packed {
     name: String,
     model: Transformer,
+    kv: Option<KvType>,
 }
 
 impl Packed {
@@ -25,12 +26,17 @@ impl Packed {
         let options = Options { math: compute.math };
         let model = Transformer::load_with(model, &compute.device, &options)
             .map_err(|source| Error::Runtime { model: name.clone(), source })?;
-        Ok(Packed { name, model })
+        Ok(Packed { name, model, kv: compute.kv })
     }
 
     /// The transformer.
     pub fn transformer(&self) -> &Transformer {
         &self.model
+    }
+
+    /// How a sequence that is continued has its keys and values stored.
+    pub fn kv(&self) -> KvType {
+        self.kv.unwrap_or_default()
     }
 
     fn named(&self, source: impl Into<runtime::Error>) -> Error {
@@ -59,30 +65,65 @@ impl LanguageModel for Packed {
     }
 
     fn forward<'a>(&'a self, tokens: &[u32]) -> Result<Box<dyn Forward + 'a>> {
-        let hidden = self.model.hidden(&[tokens], None).map_err(|e| self.named(e))?;
+        let cache = self.kv.map(|kv| self.model.new_cache_of(kv, 1, tokens.len())).transpose();
+        let mut cache = cache.map_err(|e| self.named(e))?;
+        let hidden = self.model.hidden(&[tokens], cache.as_mut()).map_err(|e| self.named(e))?;
         Ok(Box::new(Run { of: self, hidden }))
     }
 
     fn greedy(&self, prompt: &[u32], limit: usize, token: &mut dyn FnMut(u32) -> ControlFlow<()>) -> Result<()> {
-        let mut cache = self.model.new_cache(1, prompt.len() + limit).map_err(|e| self.named(e))?;
-        let mut hidden = self.model.hidden(&[prompt], Some(&mut cache)).map_err(|e| self.named(e))?;
+        let mut session = self.session(prompt.len() + limit)?;
+        let mut next = self.best(&session.extend(prompt, 1)?)?;
         for made in 1..=limit {
-            let next = self.next(&hidden)?;
             if token(next).is_break() || made == limit {
                 break;
             }
-            hidden = self.model.hidden(&[&[next]], Some(&mut cache)).map_err(|e| self.named(e))?;
+            next = self.best(&session.extend(&[next], 1)?)?;
         }
         Ok(())
     }
 }
 
 impl Packed {
-    /// The most likely token after the last hidden state.
-    fn next(&self, hidden: &Tensor) -> Result<u32> {
-        let last = hidden.dim(1).and_then(|n| hidden.narrow(1, n - 1, 1)).map_err(|e| self.named(e))?;
-        let logits = self.model.logits(&last).map_err(|e| self.named(e))?;
-        let row = logits.flatten_all().and_then(|l| l.to_vec1::<f32>()).map_err(|e| self.named(e))?;
-        argmax(&row).map_err(|e| Error::Model(format!("{}: {e}", self.name)))
+    /// A new sequence of at most `capacity` tokens.
+    ///
+    /// # Errors
+    /// When its cache can't be allocated.
+    pub fn session(&self, capacity: usize) -> Result<Session<'_>> {
+        let cache = self.model.new_cache_of(self.kv(), 1, capacity).map_err(|e| self.named(e))?;
+        Ok(Session { of: self, cache })
+    }
+
+    /// The most likely token.
+    fn best(&self, logits: &[f32]) -> Result<u32> {
+        argmax(logits).map_err(|e| Error::Model(format!("{}: {e}", self.name)))
+    }
+}
+
+/// A sequence that a model continues, with its KV cache.
+#[derive(Debug)]
+pub struct Session<'a> {
+    of: &'a Packed,
+    cache: KvCache,
+}
+
+impl Continuation for Session<'_> {
+    fn len(&self) -> usize {
+        self.cache.len()
+    }
+
+    fn extend(&mut self, tokens: &[u32], rows: usize) -> Result<Vec<f32>> {
+        let model = &self.of.model;
+        let hidden = model.hidden(&[tokens], Some(&mut self.cache)).map_err(|e| self.of.named(e))?;
+        if rows == 0 {
+            return Ok(Vec::new());
+        }
+        let last = hidden.narrow(1, tokens.len() - rows, rows).map_err(|e| self.of.named(e))?;
+        let logits = model.logits(&last).map_err(|e| self.of.named(e))?;
+        logits.flatten_all().and_then(|l| l.to_vec1::<f32>()).map_err(|e| self.of.named(e))
+    }
+
+    fn truncate(&mut self, len: usize) {
+        self.cache.truncate(len);
     }
 }

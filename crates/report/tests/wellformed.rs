@@ -2,8 +2,8 @@
 
 use proptest::prelude::*;
 use report::chart::{
-    self, Axis, Bar, BarChart, Better, Chart, Distribution, Guide, HeatMap, Histogram, Line, LinePlot, Mark, Point,
-    Ridge, Scale, Scatter,
+    self, Axis, Bar, BarChart, Better, Chart, Distribution, Guide, HeatMap, Histogram, Lane, Line, LinePlot, Mark,
+    Point, Ridge, Scale, Scatter, Span, Timeline,
 };
 use report::page::{Block, Fact, Figure, Page, Section};
 use report::table::{Align, Cell, Column, Table, Tone};
@@ -197,6 +197,16 @@ fn heat_map() -> impl Strategy<Value = HeatMap> {
     })
 }
 
+fn timeline() -> impl Strategy<Value = Timeline> {
+    let span = (text(), number(), number()).prop_map(|(label, from, to)| Span { label, from, to });
+    let lane = (text(), proptest::collection::vec(span, 0..6)).prop_map(|(name, spans)| Lane { name, spans });
+    (text(), axis(), proptest::collection::vec(lane, 0..5)).prop_map(|(title, axis, lanes)| Timeline {
+        title,
+        axis,
+        lanes,
+    })
+}
+
 fn any_chart() -> impl Strategy<Value = Box<dyn Chart>> {
     fn boxed<C: Chart + 'static>(chart: C) -> Box<dyn Chart> {
         Box::new(chart)
@@ -207,6 +217,7 @@ fn any_chart() -> impl Strategy<Value = Box<dyn Chart>> {
         ridge().prop_map(boxed),
         line_plot().prop_map(boxed),
         heat_map().prop_map(boxed),
+        timeline().prop_map(boxed),
     ]
 }
 

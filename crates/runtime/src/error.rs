@@ -47,6 +47,30 @@ pub enum Error {
     /// The KV cache was made for another batch or model.
     #[error("the KV cache was made for {0}, not for {1}")]
     CacheShape(String, String),
+    /// All blocks of a paged KV cache are in use.
+    #[error(
+        "the KV cache has {blocks} blocks of {block_tokens} tokens, and {missing} more are needed; release sequences or \
+         make it larger"
+    )]
+    CacheExhausted {
+        /// Blocks.
+        blocks: usize,
+        /// Tokens of a block.
+        block_tokens: usize,
+        /// Blocks wanted beyond those that were free.
+        missing: usize,
+    },
+    /// A KV cache that can't be allocated.
+    #[error("a KV cache of {blocks} blocks of {block_tokens} tokens does not fit into memory; make it smaller")]
+    CacheMemory {
+        /// Blocks.
+        blocks: usize,
+        /// Tokens of a block.
+        block_tokens: usize,
+    },
+    /// A sequence of one KV cache, used with another.
+    #[error("the sequence belongs to another KV cache")]
+    ForeignSequence,
     /// A device that this build does not have.
     #[error("device '{0}' is not available in this build; known are cpu, auto")]
     Device(String),

@@ -7,6 +7,7 @@
 
 mod cache;
 mod device;
+mod engine;
 mod error;
 mod linear;
 mod ops;
@@ -14,9 +15,10 @@ mod sample;
 mod simd;
 mod transformer;
 
-pub use cache::KvCache;
+pub use cache::{KvCache, KvType, Pool, Sequence};
 pub use device::{Options, cpu, device};
+pub use engine::{Batching, Engine, Policy, Request, RequestId, Step};
 pub use error::{Error, Result};
 pub use linear::rounding::Math;
 pub use sample::{Sampler, generate};
-pub use transformer::{Observer, Transformer};
+pub use transformer::{Feed, Observer, Transformer};

@@ -1,8 +1,12 @@
 //! The command line of qeval.
 
+use super::bench::BenchArgs;
+use super::generate::GenerateArgs;
+use super::schedule::ScheduleArgs;
+use super::speculate::SpeculateArgs;
 use crate::{Bos, Protocol, Style};
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use runtime::Math;
+use runtime::{KvType, Math};
 use std::path::PathBuf;
 
 /// Score quantized models against the checkpoint that they were made from.
@@ -22,6 +26,10 @@ const EXAMPLES: &str = "Examples:
   qeval sweep models/smollm2 --html smollm2.html
   qeval compare --reference models/smollm2 a.gguf b.gguf --corpus book.txt --tokens 2048
   qeval perplexity model.gguf --protocol llama.cpp
+  qeval generate model.gguf --prompt 'The capital of France is' --max-tokens 20
+  qeval bench models/smollm2 a.gguf --html bench.html
+  qeval speculate --target models/smollm2 --draft a.gguf --gamma 1..8
+  qeval schedule --slots 8 --html schedule.html
 
 Exit codes: 0 all went well; 1 something failed, or a row of the table is marked as failed (the others stand); 2 wrong
 usage.";
@@ -35,6 +43,14 @@ pub enum Command {
     Sweep(SweepArgs),
     /// The perplexity of one model.
     Perplexity(PerplexityArgs),
+    /// Continue a prompt, to see what a scheme does to a model.
+    Generate(GenerateArgs),
+    /// What serving costs: prefill, decoding, cache, batches, beside the machine's ceilings.
+    Bench(BenchArgs),
+    /// Speculative decoding: a draft proposes, the target decides.
+    Speculate(SpeculateArgs),
+    /// Static against continuous batching, over a trace of requests.
+    Schedule(ScheduleArgs),
     /// Write the logits of one sequence of tokens, to compare with another engine's.
     Logits(LogitsArgs),
 }
@@ -153,6 +169,9 @@ pub struct TextArgs {
     /// Round activations as another engine does, to see what it will really give.
     #[arg(long, value_enum, default_value_t = EngineMath::Exact, value_name = "ENGINE")]
     pub engine_math: EngineMath,
+    /// Send keys and values through a cache of this type, of artifacts only; by default scores need none.
+    #[arg(long, value_enum, value_name = "TYPE")]
+    pub kv: Option<KvArg>,
     /// Where to compute: auto or cpu.
     #[arg(long, default_value = "auto", value_name = "DEVICE")]
     pub device: String,
@@ -278,6 +297,34 @@ impl EngineMath {
             }
         };
         Some(format!("activations, the reference's too, are rounded as {how} (--engine-math)"))
+    }
+}
+
+/// `--kv`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum KvArg {
+    /// In f16.
+    F16,
+    /// In 8-bit codes, with an f16 scale for each token and head.
+    Int8,
+}
+
+impl KvArg {
+    /// For the runtime.
+    pub fn ty(self) -> KvType {
+        match self {
+            KvArg::F16 => KvType::F16,
+            KvArg::Int8 => KvType::Int8,
+        }
+    }
+
+    /// What a reader must know.
+    pub fn note(self) -> String {
+        let ty = match self {
+            KvArg::F16 => "f16",
+            KvArg::Int8 => "int8",
+        };
+        format!("keys and values go through an {ty} cache, those of a comparison's reference excepted (--kv)")
     }
 }
 

@@ -13,7 +13,7 @@ use store::output::{OutputFile, refuse_same_file};
 /// `qeval logits`: one sequence through the model, all logits to a file.
 pub fn logits(args: &LogitsArgs) -> Result<Outcome> {
     refuse_same_file(&args.output, &[args.model.as_path()])?;
-    let device = runtime::device(&args.device).map_err(|e| Usage(e.to_string()))?;
+    let device = super::device(&args.device)?;
     let files = store::open(&args.model)?;
     let name = args.model.display().to_string();
     let tokens = match &args.prompt {
@@ -21,7 +21,7 @@ pub fn logits(args: &LogitsArgs) -> Result<Outcome> {
         // A model without a tokenizer will do.
         None => args.ids.clone(),
     };
-    let model = Packed::load(&name, &files, &Compute { device, math: args.engine_math.math() })?;
+    let model = Packed::load(&name, &files, &Compute { device, math: args.engine_math.math(), kv: None })?;
     if tokens.is_empty() {
         bail!(Usage("the prompt has no tokens".into()));
     }

@@ -1,13 +1,17 @@
 //! The program: arguments in, scores, one report.
 
 pub mod args;
+mod bench;
 mod builtin;
+mod generate;
 mod legend;
 mod logits;
 mod open;
 mod output;
 mod page;
 mod run;
+mod schedule;
+mod speculate;
 mod sweep;
 mod table;
 
@@ -46,6 +50,10 @@ pub fn main() -> ExitCode {
         Command::Compare(args) => run::compare(args, &progress),
         Command::Sweep(args) => sweep::sweep(args, &progress),
         Command::Perplexity(args) => run::perplexity(args, &progress),
+        Command::Generate(args) => generate::run(args),
+        Command::Bench(args) => bench::run(args, &progress),
+        Command::Speculate(args) => speculate::run(args, &progress),
+        Command::Schedule(args) => schedule::run(args, &progress),
         Command::Logits(args) => logits::logits(args),
     };
     progress.finish();
@@ -63,6 +71,11 @@ fn print(outcome: &Outcome) -> ExitCode {
         say(problem);
     }
     if outcome.problems.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Where to compute.
+fn device(name: &str) -> anyhow::Result<candle_core::Device> {
+    Ok(runtime::device(name).map_err(|e| Usage(e.to_string()))?)
 }
 
 fn fail(e: &anyhow::Error) -> ExitCode {

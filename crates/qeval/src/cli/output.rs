@@ -4,9 +4,39 @@ use super::args::OutputArgs;
 use super::{Outcome, Usage, legend, page, table};
 use crate::rows::Comparison;
 use anyhow::{Result, bail};
-use report::table::Table;
+use report::page::Page;
+use report::table::{Table, Terminal};
+use serde::Serialize;
 use std::path::Path;
 use store::output::{OutputFile, refuse_same_file};
+
+/// What a command found, in every form that it can be asked for in.
+pub trait Findings {
+    /// As JSON.
+    fn to_json(&self) -> Result<String>;
+    /// As tables with what a reader needs below them; all rules if `verbose`.
+    fn tables(&self, verbose: bool) -> Result<Vec<Table>>;
+    /// What a terminal shows below the tables.
+    fn picture(&self, _form: &Terminal) -> String {
+        String::new()
+    }
+    /// As a page.
+    fn page(&self) -> Result<Page>;
+    /// Lines for standard error; any makes the exit code 1.
+    fn problems(&self) -> Vec<String> {
+        Vec::new()
+    }
+}
+
+/// The last part of a path, for tables and plots.
+pub fn file_name(path: &str) -> &str {
+    path.trim_end_matches('/').rsplit('/').next().unwrap_or(path)
+}
+
+/// A value as JSON that people can read, too.
+pub fn json(value: &impl Serialize) -> Result<String> {
+    Ok(serde_json::to_string_pretty(value)? + "\n")
+}
 
 /// Checks what is asked of the output before any work.
 pub fn check(args: &OutputArgs, inputs: &[&Path]) -> Result<()> {
@@ -28,22 +58,49 @@ pub fn check(args: &OutputArgs, inputs: &[&Path]) -> Result<()> {
 }
 
 /// Writes the files, and gives what is printed.
-pub fn present(comparison: &Comparison, args: &OutputArgs) -> Result<Outcome> {
+pub fn present(found: &dyn Findings, args: &OutputArgs) -> Result<Outcome> {
     if let Some(Some(path)) = &args.json {
-        write(path, comparison.to_json()?.as_bytes())?;
+        write(path, found.to_json()?.as_bytes())?;
     }
     if let Some(path) = &args.html {
-        write(path, page::page(comparison)?.render()?.as_bytes())?;
+        write(path, found.page()?.render()?.as_bytes())?;
     }
-    let text = match args {
-        args if args.prints_json() => comparison.to_json()?,
-        args if args.markdown => with_notes(comparison, args)?.to_markdown(),
-        args if args.csv => table::table(comparison)?.to_csv(),
-        _ => report::stdout_form().render(&with_notes(comparison, args)?),
+    let each = |form: &dyn Fn(&Table) -> String| -> Result<String> {
+        let texts: Vec<String> = found.tables(args.verbose)?.iter().map(form).collect();
+        Ok(texts.join("\n"))
     };
-    let marked = comparison.rows.iter().filter_map(|r| Some((r, r.error.as_ref()?)));
-    let problems = marked.map(|(row, error)| marked_line(&row.artifact, row.scheme.as_deref(), error)).collect();
-    Ok(Outcome { text, problems })
+    let text = match args {
+        args if args.prints_json() => found.to_json()?,
+        args if args.markdown => each(&Table::to_markdown)?,
+        args if args.csv => each(&Table::to_csv)?,
+        _ => {
+            let form = report::stdout_form();
+            each(&|table| form.render(table))? + &found.picture(&form)
+        }
+    };
+    Ok(Outcome { text, problems: found.problems() })
+}
+
+impl Findings for Comparison {
+    fn to_json(&self) -> Result<String> {
+        Ok(Comparison::to_json(self)?)
+    }
+
+    fn tables(&self, verbose: bool) -> Result<Vec<Table>> {
+        let mut table = table::table(self)?;
+        table.notes = legend::notes(self);
+        table.notes.extend(if verbose { self.methods.clone() } else { legend::short(self) });
+        Ok(vec![table])
+    }
+
+    fn page(&self) -> Result<Page> {
+        Ok(page::page(self)?)
+    }
+
+    fn problems(&self) -> Vec<String> {
+        let marked = self.rows.iter().filter_map(|r| Some((r, r.error.as_ref()?)));
+        marked.map(|(row, error)| marked_line(&row.artifact, row.scheme.as_deref(), error)).collect()
+    }
 }
 
 /// The line on standard error for a row that is marked.
@@ -54,14 +111,6 @@ fn marked_line(artifact: &str, scheme: Option<&str>, error: &str) -> String {
         Some(scheme) if scheme != artifact => format!("{artifact} ({scheme}): {error}"),
         _ => format!("{artifact}: {error}"),
     }
-}
-
-/// The table with what a reader needs below it.
-fn with_notes(comparison: &Comparison, args: &OutputArgs) -> Result<Table> {
-    let mut table = table::table(comparison)?;
-    table.notes = legend::notes(comparison);
-    table.notes.extend(if args.verbose { comparison.methods.clone() } else { legend::short(comparison) });
-    Ok(table)
 }
 
 fn write(path: &Path, bytes: &[u8]) -> Result<()> {

@@ -1,6 +1,7 @@
 //! The comparison as one self-contained page.
 
 use super::legend;
+use super::output::file_name;
 use super::table::{self, tone};
 use crate::rows::{Comparison, Row};
 use report::chart::{Axis, Bar, BarChart, Better, Distribution, Guide, Histogram, Mark, Point, Ridge, Scale, Scatter};
@@ -41,18 +42,13 @@ pub fn page(comparison: &Comparison) -> Result<Page, report::Error> {
     sections.push(tokens);
     sections.push(comparison.methods.iter().cloned().fold(Section::new("How it was measured"), Section::prose));
     Ok(Page {
-        title: format!("Quantized forms of {}", name(&comparison.reference)),
+        title: format!("Quantized forms of {}", file_name(&comparison.reference)),
         lead: lead(comparison),
         facts: facts(comparison),
         sections,
         footnotes: Vec::new(),
         colophon: format!("Made by {}.", comparison.tool),
     })
-}
-
-/// The last part of a path.
-fn name(path: &str) -> &str {
-    path.trim_end_matches('/').rsplit('/').next().unwrap_or(path)
 }
 
 fn lead(comparison: &Comparison) -> String {

@@ -1,6 +1,6 @@
 //! `qeval compare` and `qeval perplexity`.
 
-use super::args::{CompareArgs, MeasureArgs, PerplexityArgs, TextArgs};
+use super::args::{CompareArgs, KvArg, MeasureArgs, PerplexityArgs, TextArgs};
 use super::open::{self, Opened};
 use super::{Outcome, Usage, builtin, output, table};
 use crate::compare::{self, Entrant, Request, Subject};
@@ -17,15 +17,20 @@ pub fn compare(args: &CompareArgs, progress: &dyn Progress) -> Result<Outcome> {
     output::check(&args.output, &inputs)?;
     let request = request(&args.text, &args.measure)?;
     let compute = compute(&args.text)?;
-    let reference = Loaded::open(&args.reference, &compute, None)?;
+    let reference = Loaded::open(&args.reference, &compute.of_reference(), None)?;
     let artifacts: Vec<Opened> = args.artifacts.iter().map(|path| Opened::open(path, &compute, &reference)).collect();
     let entrants: Vec<Entrant<'_>> = artifacts.iter().map(|artifact| artifact.entrant(&reference)).collect();
     if let Some(reasons) = open::all_failed(&entrants) {
         bail!(reasons);
     }
     let mut comparison = compare::compare(&reference.subject(None)?, &entrants, &request, progress)?;
-    comparison.notes.splice(..0, args.text.engine_math.note());
+    comparison.notes.splice(..0, notes(&args.text));
     output::present(&comparison, &args.output)
+}
+
+/// What a reader must know of how it was computed.
+pub fn notes(args: &TextArgs) -> Vec<String> {
+    args.engine_math.note().into_iter().chain(args.kv.map(KvArg::note)).collect()
 }
 
 /// The files that texts and questions come from.
@@ -36,8 +41,7 @@ pub fn texts<'a>(text: &'a TextArgs, measure: &'a MeasureArgs) -> Vec<&'a Path> 
 
 /// Where and how to compute.
 pub fn compute(args: &TextArgs) -> Result<Compute> {
-    let device = runtime::device(&args.device).map_err(|e| Usage(e.to_string()))?;
-    Ok(Compute { device, math: args.engine_math.math() })
+    Ok(Compute { device: super::device(&args.device)?, math: args.engine_math.math(), kv: args.kv.map(KvArg::ty) })
 }
 
 /// What the arguments ask for.
@@ -83,7 +87,7 @@ pub fn perplexity(args: &PerplexityArgs, progress: &dyn Progress) -> Result<Outc
     let loaded = Loaded::open(&args.model, &compute(&args.text)?, None)?;
     let subject: Subject<'_> = loaded.subject(None)?;
     let mut scored = compare::perplexity(&subject, &corpora, &protocol, args.seed, progress)?;
-    scored.notes.splice(..0, args.text.engine_math.note());
+    scored.notes.splice(..0, notes(&args.text));
     let text = if args.json { scored.to_json()? } else { table::perplexity(&scored) };
     Ok(Outcome { text, problems: Vec::new() })
 }

@@ -40,7 +40,7 @@ pub fn sweep(args: &SweepArgs, progress: &dyn Progress) -> Result<Outcome> {
             folder
         }
     };
-    let reference = Loaded::open(&model, &compute, None)?;
+    let reference = Loaded::open(&model, &compute.of_reference(), None)?;
     let target = args.keep.as_deref().unwrap_or(work.path());
     let artifacts = convert(args, &reference, &schemes, target, &compute, progress)?;
 
@@ -56,7 +56,7 @@ pub fn sweep(args: &SweepArgs, progress: &dyn Progress) -> Result<Outcome> {
         }
     }
     let mut comparison = compare::compare(&known, &entrants, &request, progress)?;
-    comparison.notes.splice(..0, args.text.engine_math.note());
+    comparison.notes.splice(..0, run::notes(&args.text));
     output::present(&comparison, &args.output)
 }
 

@@ -96,7 +96,7 @@ pub fn perplexity(
     }
     Ok(Perplexities {
         version: VERSION,
-        tool: concat!("qeval ", env!("CARGO_PKG_VERSION")).into(),
+        tool: crate::TOOL.into(),
         model: subject.artifact.clone(),
         protocol: *protocol,
         corpora: out,

@@ -18,6 +18,7 @@ mod lines;
 mod ridge;
 mod scatter;
 mod svg;
+mod timeline;
 
 pub use axis::{Axis, Scale};
 pub use bars::{Bar, BarChart};
@@ -28,6 +29,7 @@ pub use lines::{Line, LinePlot};
 pub use ridge::{Distribution, Mark, Ridge};
 pub use scatter::{Better, Point, Scatter};
 pub(crate) use svg::escape;
+pub use timeline::{Lane, Span, Timeline};
 
 /// The width, in pixels, for a page on a desk.
 pub const WIDE: f64 = 580.0;

@@ -66,8 +66,8 @@ impl PackedLinear {
 pub struct Project<'a> {
     /// The layers.
     pub layers: &'a [PackedLinear],
-    /// Consecutive tokens that belong to one sequence.
-    pub per_sequence: usize,
+    /// How many tokens of each sequence there are, one sequence after the other.
+    pub sequences: &'a [usize],
     /// Whether to add to what `out` holds.
     pub accumulate: bool,
 }
@@ -81,7 +81,7 @@ impl Project<'_> {
     fn run_on(&self, isa: Isa, x: &[f32], out: &mut [f32]) {
         let Some(cols) = self.layers.first().map(PackedLinear::cols).filter(|&c| c > 0) else { return };
         let tokens = x.len() / cols;
-        let mut prepared = Prepared::new(x, cols, self.per_sequence, isa.tile());
+        let mut prepared = Prepared::new(x, cols, self.sequences, isa.tile());
         let plan: Vec<_> = self
             .layers
             .iter()
@@ -116,6 +116,9 @@ impl InplaceOp2 for Project<'_> {
         let cols = ops::last_dim(lx)?;
         if let Some(l) = self.layers.iter().find(|l| l.cols() != cols) {
             bail!("{} takes {} features, not {cols}", l.name, l.cols());
+        }
+        if x.len() / cols != self.sequences.iter().sum::<usize>() {
+            bail!("{} tokens are not those of sequences of {:?}", x.len() / cols, self.sequences);
         }
         if x.len() / cols * rows != out.len() {
             bail!("{} tokens of {rows} outputs don't fit into {}", x.len() / cols, out.len());

@@ -75,7 +75,7 @@ pub struct Recipe<'a> {
 pub struct Prepared<'a> {
     rows: &'a [f32],
     cols: usize,
-    per_sequence: usize,
+    sequences: &'a [usize],
     tile: Tile,
     /// In f32.
     floats: Vec<(Recipe<'a>, Packed)>,
@@ -84,19 +84,19 @@ pub struct Prepared<'a> {
 }
 
 impl<'a> Prepared<'a> {
-    /// Of `rows` of `cols` values. `per_sequence` consecutive tokens share one scale under
-    /// [`Activation::Int8Tensor`].
-    pub fn new(rows: &'a [f32], cols: usize, per_sequence: usize, tile: Tile) -> Self {
-        Prepared { rows, cols, per_sequence, tile, floats: Vec::new(), codes: Vec::new() }
+    /// Of `rows` of `cols` values. The tokens of a sequence, whose numbers are in `sequences`, share
+    /// one scale under [`Activation::Int8Tensor`].
+    pub fn new(rows: &'a [f32], cols: usize, sequences: &'a [usize], tile: Tile) -> Self {
+        Prepared { rows, cols, sequences, tile, floats: Vec::new(), codes: Vec::new() }
     }
 
     /// Prepares the columns for `part`, unless that is done; gives their place.
     pub fn place(&mut self, part: Part<'_>, recipe: Recipe<'a>) -> usize {
-        let Prepared { rows, cols, per_sequence, tile, .. } = *self;
+        let Prepared { rows, cols, sequences, tile, .. } = *self;
         let activation = if recipe.rounding.is_some() { Activation::Float } else { recipe.activation };
         let values = || match recipe.rounding {
             Some(rounding) => {
-                let rounded = rounding.round(rows, cols, per_sequence);
+                let rounded = rounding.round(rows, cols, sequences);
                 let (values, used) = select(&rounded, cols, recipe.columns);
                 (Cow::Owned(values.into_owned()), used)
             }
@@ -106,7 +106,7 @@ impl<'a> Prepared<'a> {
             Part::Float(_) => find(&mut self.floats, recipe, || {
                 let (mut values, used) = values();
                 if activation != Activation::Float && !matches!(recipe.columns, Columns::Only(_)) {
-                    let scales = scales(&values, used, per_sequence, activation);
+                    let scales = scales(&values, used, sequences, activation);
                     let rows = values.to_mut().par_chunks_mut(used).zip(&scales).with_min_len(16);
                     rows.for_each(|(row, &scale)| fake_quantize(row, scale));
                 }
@@ -114,7 +114,7 @@ impl<'a> Prepared<'a> {
             }),
             Part::Integer(_) => find(&mut self.codes, recipe, || {
                 let (values, used) = values();
-                Quantized::new(&values, used, per_sequence, activation, tile.pair_tokens)
+                Quantized::new(&values, used, sequences, activation, tile.pair_tokens)
             }),
         }
     }
@@ -165,15 +165,20 @@ fn gather(row: &[f32], columns: Columns<'_>, out: &mut [f32]) {
 }
 
 /// One scale a token. A row of zeros has scale 0.
-pub fn scales(data: &[f32], stride: usize, per_sequence: usize, activation: Activation) -> Vec<f32> {
+pub fn scales(data: &[f32], stride: usize, sequences: &[usize], activation: Activation) -> Vec<f32> {
     let of = |values: &[f32]| absmax(values) / 127.0;
     let tokens = data.len() / stride;
     match activation {
         Activation::Int8Static(scale) => vec![scale; tokens],
-        Activation::Int8Tensor => data
-            .par_chunks(per_sequence * stride)
-            .flat_map_iter(|sequence| std::iter::repeat_n(of(sequence), sequence.len() / stride))
-            .collect(),
+        Activation::Int8Tensor => {
+            let mut rest = data;
+            let of_sequence = |&n: &usize| {
+                let (rows, later) = rest.split_at(n * stride);
+                rest = later;
+                std::iter::repeat_n(of(rows), n)
+            };
+            sequences.iter().flat_map(of_sequence).collect()
+        }
         _ => data.par_chunks(stride).with_min_len(16).map(of).collect(),
     }
 }
@@ -226,7 +231,7 @@ mod tests {
     fn columns_are_split_and_packing_keeps_every_value() {
         let rows: Vec<f32> = (0..20).map(|i| i as f32).collect();
         let of = |columns, activation| {
-            let mut all = Prepared::new(&rows, 5, 1, TILE);
+            let mut all = Prepared::new(&rows, 5, &[1; 4], TILE);
             let part = Part::Float(Weights::Halves(&[], 0, RowOrder::Natural));
             let at = all.place(part, Recipe { columns, activation, rounding: None });
             assert_eq!(at, all.place(part, Recipe { columns, activation, rounding: None }));

@@ -38,13 +38,13 @@ pub struct Quantized {
 
 impl Quantized {
     /// Quantizes `rows`, each of `cols` values. Groups have up to `most` tokens.
-    pub fn new(rows: &[f32], cols: usize, per_sequence: usize, activation: Activation, most: usize) -> Self {
+    pub fn new(rows: &[f32], cols: usize, sequences: &[usize], activation: Activation, most: usize) -> Self {
         let (tokens, padded) = (rows.len() / cols, cols.next_multiple_of(PAD));
         let most = if tokens < FEW { 1 } else { most };
         let blocks = cols.div_ceil(BLOCK);
         let room = if most == 1 { tokens } else { tokens.next_multiple_of(FEW) };
         let (mut codes, mut factors) = (vec![0i16; room * padded], vec![0f32; room * blocks]);
-        let given = (activation != Activation::Float).then(|| scales(rows, cols, per_sequence, activation));
+        let given = (activation != Activation::Float).then(|| scales(rows, cols, sequences, activation));
         let groups = codes.par_chunks_mut(most * padded).zip(factors.par_chunks_mut(most * blocks));
         let rows = rows.par_chunks(most * cols).enumerate();
         groups.zip(rows).with_min_len(2).for_each(|((codes, factors), (group, rows))| {
@@ -119,7 +119,7 @@ fn quantize_16(x: &[f32], out: &mut [i16]) -> f32 {
 
 /// The nearest integer, ties to even, for |x| < 2^15: adding 1.5 * 2^23 leaves it in the low bits.
 #[inline(always)]
-fn round(x: f32) -> i16 {
+pub fn round(x: f32) -> i16 {
     (x + 12_582_912.0).to_bits() as i16
 }
 
@@ -149,7 +149,7 @@ mod tests {
         #[test]
         fn sixteen_bits_are_near(tokens in 1usize..30, cols in 1usize..300, most in prop_oneof![Just(4usize), Just(12)], seed in any::<u32>()) {
             let x: Vec<f32> = (0..tokens * cols).map(|i| ((i as u32 ^ seed).wrapping_mul(2_654_435_761) >> 8) as f32 / 1e6 - 8.0).collect();
-            let q = Quantized::new(&x, cols, 1, Activation::Float, most);
+            let q = Quantized::new(&x, cols, &[], Activation::Float, most);
             for (row, found) in x.chunks(cols).zip(values(&q, cols).chunks(cols)) {
                 for (x, found) in row.chunks(BLOCK).zip(found.chunks(BLOCK)) {
                     let step = x.iter().fold(0f32, |m, v| m.max(v.abs())) / MAX_CODE;
@@ -161,10 +161,11 @@ mod tests {
         #[test]
         fn eight_bits_are_as_said(x in prop::collection::vec(-5f32..5.0, 42..=42), which in 0usize..3) {
             let activation = [Activation::Int8Token, Activation::Int8Tensor, Activation::Int8Static(0.02)][which];
-            // Six tokens of seven columns, in sequences of three tokens.
-            let found = values(&Quantized::new(&x, 7, 3, activation, 4), 7);
+            // Six tokens of seven columns, in sequences of three, two and one.
+            let found = values(&Quantized::new(&x, 7, &[3, 2, 1], activation, 4), 7);
             for (t, row) in x.chunks(7).enumerate() {
-                let over = if activation == Activation::Int8Token { row } else { &x[t / 3 * 21..][..21] };
+                let of_sequence = [0..21, 0..21, 0..21, 21..35, 21..35, 35..42][t].clone();
+                let over = if activation == Activation::Int8Token { row } else { &x[of_sequence] };
                 let scale = match activation {
                     Activation::Int8Static(s) => s,
                     _ => over.iter().fold(0f32, |m, v| m.max(v.abs())) / 127.0,
@@ -180,10 +181,10 @@ mod tests {
         for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
             let mut x = vec![1f32; 300];
             x[200] = bad;
-            let q = Quantized::new(&x, 300, 1, Activation::Float, 4);
+            let q = Quantized::new(&x, 300, &[], Activation::Float, 4);
             assert!(!q.group(0).1[1].is_finite() && q.group(0).1[0].is_finite());
         }
-        let tiny = Quantized::new(&[1e-38, -1e-40], 2, 1, Activation::Float, 4);
+        let tiny = Quantized::new(&[1e-38, -1e-40], 2, &[], Activation::Float, 4);
         assert_eq!(values(&tiny, 2), [0.0, 0.0]);
     }
 }

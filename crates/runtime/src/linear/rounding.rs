@@ -66,12 +66,18 @@ fn ggml(ty: GgmlType) -> Rounding {
 }
 
 impl Rounding {
-    /// Rounded rows of `cols` values; `per_sequence` consecutive rows are one call of the engine.
-    pub fn round(self, rows: &[f32], cols: usize, per_sequence: usize) -> Vec<f32> {
+    /// Rounded rows of `cols` values; those of a sequence, whose numbers are in `sequences`, are one
+    /// call of the engine.
+    pub fn round(self, rows: &[f32], cols: usize, sequences: &[usize]) -> Vec<f32> {
         let mut out = rows.to_vec();
         match self {
             Rounding::Outliers => {
-                out.par_chunks_mut(per_sequence.max(1) * cols).for_each(|rows| outliers(rows, cols));
+                let mut rest = &mut out[..];
+                for n in sequences {
+                    let (rows, later) = rest.split_at_mut(n * cols);
+                    outliers(rows, cols);
+                    rest = later;
+                }
             }
             _ => out.par_chunks_mut(cols).with_min_len(16).for_each(|row| self.row(row)),
         }
@@ -139,7 +145,7 @@ mod tests {
         for (rounding, block, steps) in
             [(Rounding::Blocks32, 32, 127.0), (Rounding::Blocks256, 256, 127.0), (Rounding::TokenHalfStep, 512, 127.5)]
         {
-            for (x, r) in x.chunks(block).zip(rounding.round(&x, 512, 1).chunks(block)) {
+            for (x, r) in x.chunks(block).zip(rounding.round(&x, 512, &[1]).chunks(block)) {
                 let step = absmax(x) / steps;
                 // F16 scales are off by 2^-11; the half step clips one end by half a step.
                 x.iter().zip(r).for_each(|(x, r)| assert!((x - r).abs() <= 0.5 * step + x.abs() / 2000.0, "{x} {r}"));
@@ -147,20 +153,20 @@ mod tests {
                 assert!(codes.len() <= 256 && codes.iter().all(|c| (-128..=128).contains(c)));
             }
         }
-        assert_eq!(Rounding::Blocks32.round(&[0.0; 64], 64, 1), [0.0; 64]);
-        assert_eq!(Rounding::Blocks256.round(&[0.0; 64], 64, 1), [0.0; 64]);
-        assert_eq!(Rounding::To(FloatType::F16).round(&[1.0 + 1e-5], 1, 1), [1.0]);
+        assert_eq!(Rounding::Blocks32.round(&[0.0; 64], 64, &[1]), [0.0; 64]);
+        assert_eq!(Rounding::Blocks256.round(&[0.0; 64], 64, &[1]), [0.0; 64]);
+        assert_eq!(Rounding::To(FloatType::F16).round(&[1.0 + 1e-5], 1, &[1]), [1.0]);
     }
 
     #[test]
     fn outliers_keep_their_columns_in_every_row_of_a_call() {
         // Column 1 has an outlier in the first row only.
         let rows = [0.51, 7.0, 1.27, -0.26, 0.333, 1.27];
-        let together = Rounding::Outliers.round(&rows, 3, 2);
+        let together = Rounding::Outliers.round(&rows, 3, &[2]);
         let f16 = |x: f32| half::f16::from_f32(x).to_f32();
         assert_eq!((together[1], together[4]), (7.0, f16(0.333)));
         assert!((together[0] - 0.51).abs() < 1e-3 && (together[2] - 1.27).abs() < 1e-3);
-        let alone = Rounding::Outliers.round(&rows, 3, 1);
+        let alone = Rounding::Outliers.round(&rows, 3, &[1, 1]);
         assert!((alone[4] - 0.33).abs() < 1e-3, "{}", alone[4]);
     }
 }

@@ -148,7 +148,7 @@ fn check(isa: Isa, matrix: &Matrix<Bytes>, activation: Activation, what: &str) {
     let linear = Linear { matrix: matrix.clone(), bias: Some(bias.clone()), activation };
     let layers = [PackedLinear::new("test", Arc::new(linear), Math::Exact)];
     let mut out = vec![0f32; 8 * rows];
-    Project { layers: &layers, per_sequence: 4, accumulate: false }.run_on(isa, &x, &mut out);
+    Project { layers: &layers, sequences: &[4, 4], accumulate: false }.run_on(isa, &x, &mut out);
     let largest = matrix.decode_all().iter().fold(0f32, |m, v| m.max(v.abs()));
     // Integer kernels take activations as 16-bit codes, off by 2^-16 of their block's largest at
     // most, which here is below 1: the sum's error has a deviation of a third of this.
@@ -178,7 +178,7 @@ fn integer_sums_are_exact() {
         x[1000] = 126.0;
         for isa in Isa::available() {
             let mut out = vec![0f32; tokens * 5];
-            Project { layers: &layers, per_sequence: 1, accumulate: false }.run_on(isa, &x, &mut out);
+            Project { layers: &layers, sequences: &vec![1; tokens], accumulate: false }.run_on(isa, &x, &mut out);
             let exact = (127 * 127 * 1024) as f32;
             assert_eq!(out[..5], [exact - 127.0; 5]);
             assert!(out[5..].iter().all(|v| *v == exact));
@@ -193,7 +193,7 @@ fn a_token_alone_is_a_token_among_many_in_integers() {
             let matrix = Matrix::new(rows, cols, storage, RowOrder::Natural).expect("lengths fit");
             let linear = Linear { matrix, bias: Some(values(rows, 12)), activation: Activation::Float };
             let layers = [PackedLinear::new("test", Arc::new(linear), Math::Exact)];
-            let project = Project { layers: &layers, per_sequence: 1, accumulate: false };
+            let project = Project { layers: &layers, sequences: &[], accumulate: false };
             let x = values(29 * cols, 11);
             for isa in Isa::available() {
                 let mut all = vec![0f32; 29 * rows];
@@ -232,7 +232,7 @@ fn integers_and_floats_agree_beside_outliers() {
                 let linear = Linear { matrix: matrix.clone(), bias: None, activation };
                 let layers = [PackedLinear::new("test", Arc::new(linear), Math::Exact)];
                 let mut out = vec![0f32; tokens * rows];
-                Project { layers: &layers, per_sequence: tokens, accumulate: false }.run(&x, &mut out);
+                Project { layers: &layers, sequences: &[tokens], accumulate: false }.run(&x, &mut out);
                 out
             });
             let worst = a.iter().zip(&b).fold(0f32, |m, (a, b)| m.max((a - b).abs()));

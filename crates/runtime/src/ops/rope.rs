@@ -1,6 +1,6 @@
 //! Rotary positions, and the per-head norms of q and k before them.
 
-use super::{norm::RmsNorm, values_mut};
+use super::{attention::Span, norm::RmsNorm, values_mut};
 use candle_core::{CpuStorage, InplaceOp1, Layout, Result, bail};
 use rayon::prelude::*;
 use std::f64::consts::PI;
@@ -14,7 +14,7 @@ pub struct Rope {
     amplitude: f64,
 }
 
-/// Cosines and sines of consecutive positions, `[positions, head_dim / 2]`.
+/// Cosines and sines of the positions of some tokens, `[tokens, head_dim / 2]`.
 #[derive(Debug, Clone)]
 pub struct Turns {
     cos: Vec<f32>,
@@ -52,15 +52,17 @@ impl Rope {
         Rope { frequencies: frequencies.into_iter().map(|f| f as f32).collect(), amplitude }
     }
 
-    /// Cosines and sines of positions `start..start + n`.
-    pub fn turns(&self, start: usize, n: usize) -> Turns {
+    /// Cosines and sines of the tokens of a batch.
+    pub fn turns(&self, spans: &[Span]) -> Turns {
         let half = self.frequencies.len();
+        let positions: Vec<usize> = spans.iter().flat_map(|s| s.past..s.past + s.rows.len()).collect();
+        let n = positions.len();
         let (mut cos, mut sin) = (vec![0f32; n * half], vec![0f32; n * half]);
-        let rows = cos.par_chunks_mut(half).zip(sin.par_chunks_mut(half)).with_min_len(16).enumerate();
-        rows.for_each(|(i, (cos, sin))| {
+        let rows = cos.par_chunks_mut(half).zip(sin.par_chunks_mut(half)).zip(&positions).with_min_len(16);
+        rows.for_each(|((cos, sin), position)| {
             for ((c, s), f) in cos.iter_mut().zip(sin).zip(&self.frequencies) {
                 // The angle is rounded to f32, as the reference implementations have it.
-                let angle = f64::from((start + i) as f32 * f);
+                let angle = f64::from(*position as f32 * f);
                 (*s, *c) = ((angle.sin() * self.amplitude) as f32, (angle.cos() * self.amplitude) as f32);
             }
         });
@@ -82,7 +84,7 @@ fn llama3(turns: f64, factor: f64, low: f64, high: f64) -> f64 {
 }
 
 impl Turns {
-    /// Turns one head at the `i`-th position: the first half against the second.
+    /// Turns one head of the `i`-th token: the first half against the second.
     fn head(&self, i: usize, head: &mut [f32]) {
         let at = i * self.half..(i + 1) * self.half;
         let (first, second) = head.split_at_mut(self.half);
@@ -95,7 +97,7 @@ impl Turns {
 /// Norms and turns q and k in place, in `[tokens, (heads + 2 kv_heads) * head_dim]`.
 #[derive(Debug, Clone, Copy)]
 pub struct TurnHeads<'a> {
-    /// Cosines and sines of the positions of a sequence; all sequences have the same.
+    /// Cosines and sines of the tokens' positions.
     pub turns: &'a Turns,
     /// Query heads.
     pub heads: usize,
@@ -111,13 +113,12 @@ impl TurnHeads<'_> {
     /// On a slice.
     pub fn run(&self, qkv: &mut [f32]) {
         let (d, heads) = (self.head_dim, self.heads + self.kv_heads);
-        let positions = self.turns.cos.len() / self.turns.half;
         qkv.par_chunks_mut((heads + self.kv_heads) * d).with_min_len(16).enumerate().for_each(|(t, row)| {
             for (i, head) in row.chunks_exact_mut(d).take(heads).enumerate() {
                 if let Some((q, k)) = self.norms {
                     if i < self.heads { q.row(head) } else { k.row(head) }
                 }
-                self.turns.head(t % positions, head);
+                self.turns.head(t, head);
             }
         });
     }
@@ -131,8 +132,9 @@ impl InplaceOp1 for TurnHeads<'_> {
     fn cpu_fwd(&self, qkv: &mut CpuStorage, layout: &Layout) -> Result<()> {
         let qkv = values_mut(qkv, layout)?;
         let row = (self.heads + 2 * self.kv_heads) * self.head_dim;
-        if !qkv.len().is_multiple_of(row) || self.turns.half * 2 != self.head_dim {
-            bail!("rope of heads {} wide: {:?}", self.head_dim, layout.shape());
+        let tokens = self.turns.cos.len() / self.turns.half.max(1);
+        if qkv.len() != tokens * row || self.turns.half * 2 != self.head_dim {
+            bail!("rope of {tokens} tokens and heads {} wide: {:?}", self.head_dim, layout.shape());
         }
         self.run(qkv);
         Ok(())
@@ -191,7 +193,7 @@ mod tests {
             let want = p / 4.0 * ramp + p * (1.0 - ramp);
             assert!((y - want).abs() <= 1e-6 * want, "{i}: {y} {want}");
         }
-        let turns = yarn.turns(5, 2);
+        let turns = yarn.turns(&[Span { rows: 0..2, past: 5, blocks: Vec::new() }]);
         assert!((f64::from(turns.cos[32]) - 1.139 * 6f64.cos()).abs() < 1e-6);
         assert!((f64::from(turns.sin[0]) - 1.139 * 5f64.sin()).abs() < 1e-6);
     }

@@ -1,0 +1,294 @@
+//! `qeval speculate`.
+
+use super::args::{EngineMath, KvArg, OutputArgs};
+use super::output::{self, Findings};
+use super::{Outcome, Usage};
+use crate::load::{Compute, Loaded};
+use crate::speculate::{Draft, MAX_GAMMA, Setting, Speculated, Speculation, speculate};
+use crate::{Bos, agreement, text};
+use anyhow::{Result, bail};
+use clap::Args;
+use report::chart::{Axis, Guide, Line, LinePlot};
+use report::format;
+use report::page::{Fact, Page, Section};
+use report::table::{Cell, Column, Table, Tone};
+use std::path::{Path, PathBuf};
+use store::Progress;
+
+/// `qeval speculate`.
+#[derive(Debug, Args)]
+pub struct SpeculateArgs {
+    /// The model whose text is wanted.
+    #[arg(long, value_name = "MODEL")]
+    pub target: PathBuf,
+    /// Models that draft, such as quantized forms of it; with the same tokenizer.
+    #[arg(long, required = true, num_args = 1.., value_name = "ARTIFACT")]
+    pub draft: Vec<PathBuf>,
+    /// Numbers of drafted tokens in a pass: a range such as 1..8 (both ends count) or a list such as 1,2,4.
+    #[arg(long, default_value = "1..8", value_name = "G", value_parser = gammas)]
+    pub gamma: Gammas,
+    /// A prompt to continue (repeatable); by default the 16 of the agreement column.
+    #[arg(long, value_name = "TEXT")]
+    pub prompt: Vec<String>,
+    /// Tokens that each prompt is continued by.
+    #[arg(long, default_value_t = 32, value_name = "N")]
+    pub tokens: usize,
+    /// 0 for the most likely token, else sampled.
+    #[arg(long, default_value_t = 0.0, value_name = "T")]
+    pub temperature: f64,
+    /// Seed of what is sampled.
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    pub seed: u64,
+    /// Round activations as another engine does.
+    #[arg(long, value_enum, default_value_t = EngineMath::Exact, value_name = "ENGINE")]
+    pub engine_math: EngineMath,
+    /// How keys and values are stored.
+    #[arg(long, value_enum, value_name = "TYPE")]
+    pub kv: Option<KvArg>,
+    /// Where to compute: auto or cpu.
+    #[arg(long, default_value = "auto", value_name = "DEVICE")]
+    pub device: String,
+    /// Output.
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+/// `--gamma`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Gammas(Vec<usize>);
+
+/// Reads `1..8` or `1,2,4`.
+fn gammas(text: &str) -> Result<Gammas, String> {
+    let number = |text: &str| text.trim().parse::<usize>().ok().filter(|g| (1..=MAX_GAMMA).contains(g));
+    let list = match text.split_once("..") {
+        Some((from, to)) => {
+            number(from).zip(number(to.trim_start_matches('='))).map(|(from, to)| (from..=to).collect())
+        }
+        None => text.split(',').map(number).collect::<Option<Vec<usize>>>(),
+    };
+    let wrong = || format!("a range such as 1..8 or a list such as 1,2,4 is wanted, of 1 to {MAX_GAMMA}");
+    list.filter(|list| !list.is_empty()).map(Gammas).ok_or_else(wrong)
+}
+
+/// `qeval speculate`.
+pub fn run(args: &SpeculateArgs, progress: &dyn Progress) -> Result<Outcome> {
+    let inputs: Vec<&Path> = std::iter::once(&args.target).chain(&args.draft).map(PathBuf::as_path).collect();
+    output::check(&args.output, &inputs)?;
+    let compute =
+        Compute { device: super::device(&args.device)?, math: args.engine_math.math(), kv: args.kv.map(KvArg::ty) };
+    let target = Loaded::open(&args.target, &compute, None)?;
+    let mut drafts = Vec::with_capacity(args.draft.len());
+    for path in &args.draft {
+        let draft = Loaded::open(path, &compute, Some(&target))?;
+        if let Some(difference) = text::difference(&target.encoder, &draft.encoder) {
+            bail!("{} can't draft for {}: {difference}", path.display(), args.target.display());
+        }
+        drafts.push(draft);
+    }
+    let texts: Vec<&str> = match &args.prompt[..] {
+        [] => agreement::PROMPTS.into(),
+        own => own.iter().map(String::as_str).collect(),
+    };
+    let prompts = texts.iter().map(|text| Ok(target.encoder.prompt(text, Bos::Auto)?)).collect::<Result<Vec<_>>>()?;
+    let longest = prompts.iter().map(Vec::len).max().unwrap_or(0);
+    if prompts.iter().any(Vec::is_empty) {
+        bail!(Usage("a prompt has no tokens".into()));
+    }
+    let most = std::iter::once(&target).chain(&drafts).map(|m| m.model.transformer().config().max_position).min();
+    if most.is_some_and(|most| longest.saturating_add(args.tokens) > most) {
+        let most = most.unwrap_or(0);
+        bail!(Usage(format!("{longest} tokens of a prompt and {} more exceed the context of {most}", args.tokens)));
+    }
+    let names: Vec<String> = args.draft.iter().map(|p| p.display().to_string()).collect();
+    let setting =
+        Setting { tokens: args.tokens, gammas: args.gamma.0.clone(), temperature: args.temperature, seed: args.seed };
+    let candidates: Vec<Draft<'_>> =
+        drafts.iter().zip(&names).map(|(d, name)| Draft { name, model: &d.model }).collect();
+    let name = args.target.display().to_string();
+    let target = Draft { name: &name, model: &target.model };
+    output::present(&speculate(target, &candidates, &prompts, &setting, progress)?, &args.output)
+}
+
+impl Findings for Speculation {
+    fn to_json(&self) -> Result<String> {
+        output::json(self)
+    }
+
+    fn tables(&self, _verbose: bool) -> Result<Vec<Table>> {
+        Ok(vec![table(self)?])
+    }
+
+    fn page(&self) -> Result<Page> {
+        page(self)
+    }
+}
+
+fn table(found: &Speculation) -> Result<Table> {
+    let columns = vec![
+        Column::text("draft", "Draft, gamma"),
+        Column::number("gamma", "").machine_only(),
+        Column::number("agreement", "Agreement"),
+        Column::number("acceptance", "Acceptance"),
+        Column::number("expected_per_pass", "Tokens a pass\nexpected"),
+        Column::number("tokens_per_pass", "measured"),
+        Column::number("draft_cost", "Draft\ncost c"),
+        Column::number("pass_cost", "Pass\ncost p"),
+        Column::number("predicted", "Speed-up\npredicted"),
+        Column::number("predicted_with_pass", "with p"),
+        Column::number("measured", "measured"),
+        Column::text("outcome", ""),
+    ];
+    let mut table = Table::new(format!("Speculating for {}", found.target), columns);
+    for draft in &found.drafts {
+        for run in &draft.runs {
+            let number = |v: f64, digits| Cell::value(format::fixed(v, digits), v);
+            let times = |v: f64| Cell::value(format!("{}x", format::fixed(v, 2)), v);
+            table.push(vec![
+                Cell::value(format!("{}, {}", output::file_name(&draft.name), run.gamma), draft.name.clone()),
+                Cell::value("", run.gamma),
+                number(draft.agreement, 3),
+                run.acceptance.map_or_else(Cell::absent, |a| number(a, 3)),
+                number(run.expected_per_pass, 2),
+                number(run.tokens_per_pass, 2),
+                number(draft.cost, 2),
+                number(run.pass_cost, 2),
+                times(run.predicted),
+                times(run.predicted_with_pass),
+                times(run.measured),
+                outcome(run, draft.best_measured),
+            ])?;
+        }
+    }
+    table.notes = notes(found);
+    Ok(table)
+}
+
+fn outcome(run: &Speculated, best: usize) -> Cell {
+    match run.measured {
+        m if m < 1.0 && run.gamma == best => Cell::text("best, still loses").tone(Tone::Warning),
+        m if m < 1.0 => Cell::text("loses").tone(Tone::Warning),
+        _ if run.gamma == best => Cell::text("best").tone(Tone::Good),
+        _ => Cell::text(""),
+    }
+}
+
+fn notes(found: &Speculation) -> Vec<String> {
+    let setting = &found.setting;
+    let chosen = match setting.temperature {
+        0.0 => "greedily; the target's own tokens came out in every run".to_string(),
+        t => format!("sampled at temperature {t}, seed {}", setting.seed),
+    };
+    let mut notes = vec![format!(
+        "{} prompts, each continued by {} tokens, {chosen}. The target alone: {} ms a token.",
+        found.prompts,
+        setting.tokens,
+        format::significant(found.target_ms_per_token, 3)
+    )];
+    for draft in &found.drafts {
+        notes.push(format!(
+            "{}: {} ms a token; best with gamma {} (predicted with the pass cost: {}).",
+            draft.name,
+            format::significant(draft.ms_per_token, 3),
+            draft.best_measured,
+            draft.best_predicted
+        ));
+    }
+    notes.extend(found.definitions.iter().cloned());
+    notes
+}
+
+fn page(found: &Speculation) -> Result<Page> {
+    let mut shown = table(found)?;
+    shown.title.clear();
+    let notes = std::mem::take(&mut shown.notes);
+    let lines = found.drafts.iter().flat_map(|draft| {
+        let line = |name: &str, of: fn(&Speculated) -> f64| Line {
+            name: format!("{}, {name}", output::file_name(&draft.name)),
+            points: draft.runs.iter().map(|run| (run.gamma as f64, of(run))).collect(),
+            band: Vec::new(),
+        };
+        [line("measured", |r| r.measured), line("predicted", |r| r.predicted_with_pass)]
+    });
+    let plot = LinePlot {
+        title: "Speed-up by drafted tokens in a pass".into(),
+        x: Axis::linear("gamma"),
+        y: Axis::linear("Multiple of the target's speed"),
+        lines: lines.collect(),
+        guides: vec![Guide { label: "the target alone".into(), at: 1.0 }],
+    };
+    Ok(Page {
+        title: "Speculative decoding".into(),
+        lead: String::new(),
+        facts: vec![
+            Fact::new("Target", found.target.clone()),
+            Fact::new("Prompts", found.prompts.to_string()),
+            Fact::new("Tokens of each", found.setting.tokens.to_string()),
+        ],
+        sections: vec![
+            Section::new("Speed-up").chart(&plot, "Below the dashed line, speculation loses.").table(shown),
+            notes.into_iter().fold(Section::new("How it was measured"), Section::prose),
+        ],
+        footnotes: Vec::new(),
+        colophon: format!("Made by {}.", found.tool),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::speculate::{DEFINITIONS, Drafted, VERSION};
+
+    fn found() -> Speculation {
+        let run = |gamma: usize, measured: f64| Speculated {
+            gamma,
+            acceptance: (gamma > 1).then_some(0.81),
+            tokens_per_pass: 1.8,
+            expected_per_pass: 1.85,
+            pass_cost: 1.1,
+            predicted: 1.23,
+            predicted_with_pass: 1.17,
+            measured,
+            equal: Some(true),
+        };
+        let draft = |name: &str, runs: Vec<Speculated>| Drafted {
+            name: name.into(),
+            agreement: 0.85,
+            ms_per_token: 4.1,
+            cost: 0.42,
+            best_predicted: 2,
+            best_measured: 1,
+            runs,
+        };
+        Speculation {
+            version: VERSION,
+            tool: "qeval 0.0.0".into(),
+            target: "models/smollm2".into(),
+            setting: Setting { tokens: 32, gammas: vec![1, 2], temperature: 0.0, seed: 0 },
+            prompts: 16,
+            target_ms_per_token: 9.75,
+            drafts: vec![
+                draft("int4-g64", vec![run(1, 1.2), run(2, 0.9)]),
+                draft("int4-absmax", vec![run(1, 0.8), run(2, 0.6)]),
+            ],
+            definitions: DEFINITIONS.map(str::to_string).into(),
+        }
+    }
+
+    #[test]
+    fn what_a_terminal_shows() {
+        let form = report::table::Terminal { width: 110, ..Default::default() };
+        insta::assert_snapshot!(form.render(&table(&found()).expect("fits")));
+        let page = found().page().expect("fits").render().expect("renders");
+        assert!(page.contains("int4-absmax, predicted"));
+    }
+
+    #[test]
+    fn ranges_and_lists() {
+        let of = |text: &str| gammas(text).map(|g| g.0);
+        assert_eq!(of("1..8"), Ok((1..=8).collect()));
+        assert_eq!((of("2..=3"), of("4,1")), (Ok(vec![2, 3]), Ok(vec![4, 1])));
+        for wrong in ["", "0..3", "8..1", "x", "1..", "65", "1,,2"] {
+            assert!(of(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! Taking a model's weights.
+
+use super::Transformer;
+use crate::linear::PackedLinear;
+use crate::ops::{norm::RmsNorm, rope};
+use crate::{Error, Math, Options, Result};
+use candle_core::Device;
+use std::sync::Arc;
+use store::{Config, Family};
+
+/// The layers of one block.
+#[derive(Debug)]
+pub(super) struct Block {
+    pub(super) input_norm: RmsNorm,
+    /// q, k, v.
+    pub(super) qkv: Vec<PackedLinear>,
+    /// Norms of q and k.
+    pub(super) head_norms: Option<(RmsNorm, RmsNorm)>,
+    pub(super) o: PackedLinear,
+    pub(super) post_norm: RmsNorm,
+    /// gate, up.
+    pub(super) gate_up: Vec<PackedLinear>,
+    pub(super) down: PackedLinear,
+}
+
+/// Reads a model's tensors and counts their bytes.
+struct Loader<'a> {
+    model: &'a store::Model,
+    config: &'a Config,
+    math: Math,
+    bytes: usize,
+}
+
+impl Loader<'_> {
+    fn linear(&mut self, module: &str, rows: usize, cols: usize) -> Result<PackedLinear> {
+        let linear = self.model.linear(module)?;
+        let found = [linear.matrix.rows(), linear.matrix.cols()];
+        if found != [rows, cols] {
+            return Err(Error::Shape { name: module.into(), found: found.into(), expected: vec![rows, cols] });
+        }
+        if let Some(bias) = linear.bias.as_ref().filter(|b| b.len() != rows) {
+            let name = format!("{module}.bias");
+            return Err(Error::Shape { name, found: vec![bias.len()], expected: vec![rows] });
+        }
+        let layer = PackedLinear::new(module, Arc::new(linear), self.math);
+        self.bytes += layer.bytes();
+        Ok(layer)
+    }
+
+    fn norm(&mut self, module: &str, len: usize) -> Result<RmsNorm> {
+        let name = format!("{module}.weight");
+        let weight = self.model.dense(&name)?.ok_or_else(|| Error::Missing(name.clone()))?;
+        if weight.len() != len {
+            return Err(Error::Shape { name, found: vec![weight.len()], expected: vec![len] });
+        }
+        self.bytes += 4 * len;
+        Ok(RmsNorm { weight, eps: self.config.rms_norm_eps })
+    }
+
+    fn block(&mut self, layer: usize) -> Result<Block> {
+        let c = self.config;
+        let at = format!("model.layers.{layer}");
+        let (q, kv) = (c.heads * c.head_dim, c.kv_heads * c.head_dim);
+        let (h, inner) = (c.hidden_size, c.intermediate_size);
+        let head_norms = match c.family {
+            Family::Qwen3 => Some((
+                self.norm(&format!("{at}.self_attn.q_norm"), c.head_dim)?,
+                self.norm(&format!("{at}.self_attn.k_norm"), c.head_dim)?,
+            )),
+            Family::Llama | Family::Qwen2 => None,
+        };
+        Ok(Block {
+            input_norm: self.norm(&format!("{at}.input_layernorm"), h)?,
+            qkv: vec![
+                self.linear(&format!("{at}.self_attn.q_proj"), q, h)?,
+                self.linear(&format!("{at}.self_attn.k_proj"), kv, h)?,
+                self.linear(&format!("{at}.self_attn.v_proj"), kv, h)?,
+            ],
+            head_norms,
+            o: self.linear(&format!("{at}.self_attn.o_proj"), h, q)?,
+            post_norm: self.norm(&format!("{at}.post_attention_layernorm"), h)?,
+            gate_up: vec![
+                self.linear(&format!("{at}.mlp.gate_proj"), inner, h)?,
+                self.linear(&format!("{at}.mlp.up_proj"), inner, h)?,
+            ],
+            down: self.linear(&format!("{at}.mlp.down_proj"), h, inner)?,
+        })
+    }
+}
+
+impl Transformer {
+    /// Takes a model's weights; they stay views into its files.
+    ///
+    /// # Errors
+    /// What [`store::Model`] says of its tensors, or [`Error::Missing`], [`Error::Shape`].
+    pub fn load(model: &store::Model, device: &Device) -> Result<Self> {
+        Self::load_with(model, device, &Options::default())
+    }
+
+    /// [`Transformer::load`] with options.
+    ///
+    /// # Errors
+    /// As [`Transformer::load`].
+    pub fn load_with(model: &store::Model, device: &Device, options: &Options) -> Result<Self> {
+        let config = model.config()?;
+        let mut loader = Loader { model, config: &config, math: options.math, bytes: 0 };
+        let (vocab, hidden) = (config.vocab_size, config.hidden_size);
+        let embedding = loader.linear("model.embed_tokens", vocab, hidden)?;
+        let blocks = (0..config.layers).map(|i| loader.block(i)).collect::<Result<Vec<_>>>()?;
+        let norm = loader.norm("model.norm", hidden)?;
+        let head = if config.tie_word_embeddings {
+            PackedLinear::new("lm_head", Arc::clone(embedding.linear()), options.math)
+        } else {
+            loader.linear("lm_head", vocab, hidden)?
+        };
+        let (bytes, rope) = (loader.bytes, rope::Rope::new(&config));
+        Ok(Transformer { config, device: device.clone(), embedding, blocks, norm, head, rope, bytes })
+    }
+}
