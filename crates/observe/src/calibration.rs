@@ -38,7 +38,9 @@ pub enum Error {
     #[error("the calibration text is empty")]
     Empty,
     /// An activation overflowed.
-    #[error("{0} is not finite while calibrating; the checkpoint or the text is at fault")]
+    #[error(
+        "{0} is not finite; the checkpoint or the text is at fault (qinspect weights names weights that are NaN or infinite)"
+    )]
     NotFinite(String),
 }
 

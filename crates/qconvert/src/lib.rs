@@ -78,7 +78,7 @@ pub fn convert(source: &Source<'_>, jobs: &[Job], progress: &dyn Progress) -> Re
         match stream::pass(source, &pairs, overflow, progress) {
             Ok(passed) => return put_in_place(source, jobs, plans, artifacts, passed, progress),
             Err(stream::Stop::Failed(e)) => return Err(e),
-            // Every weight is widened at most once, so this ends.
+            // Every weight is widened at most once, since a layout without f32 scales refuses it: this ends.
             Err(stream::Stop::Widen(more)) => wide.extend(more),
         }
     }

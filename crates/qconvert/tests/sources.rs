@@ -3,7 +3,9 @@
 mod common;
 mod place;
 
+use common::{SyntheticModel, write_model_with};
 use place::{Place, Stored};
+use schemes::FloatType;
 use serde_json::Value;
 
 const UP: &str = "model.layers.1.mlp.up_proj.weight";
@@ -47,6 +49,23 @@ fn what_is_not_whole_is_refused() {
         std::fs::rename(place.path("model/model.safetensors"), place.path("bare.safetensors")).expect("moves");
         let out = place.done(&["bare.safetensors", "--scheme", "int8-row", "--to", "safetensors", "-o", "out"]);
         assert!(out.contains("no config.json") && out.contains("no tokenizer"), "{out}");
+    }
+}
+
+#[test]
+fn a_scale_that_ggml_blocks_cannot_hold_is_refused() {
+    let place = Place::new();
+    let shape = SyntheticModel { float: FloatType::F32, ..Default::default() };
+    // The scale of q4_0 is an eighth of the largest weight: 65,504 is f16's end.
+    write_model_with(&place.path("wide"), &shape, |name, i| if name == UP && i == 7 { 6e5 } else { 0.1 });
+    for scheme in ["ggml-q4_0", "ggml-q5_1", "int8-row"] {
+        let args = ["wide", "--scheme", scheme, "--to", "gguf", "--layout", "ggml", "-o", "x.gguf"];
+        if scheme == "int8-row" {
+            place.done(&args);
+        } else {
+            let err = place.fails(1, &args);
+            assert!(err.contains("its scales need f32") && err.contains("blk.1.ffn_up.weight"), "{err}");
+        }
     }
 }
 

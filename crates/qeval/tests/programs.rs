@@ -36,13 +36,22 @@ fn a_sweep_of_a_model() {
     let model = model(dir.path());
     let html = dir.path().join("page.html");
     let kept = dir.path().join("kept");
-    let args =
-        ["sweep", text(&model), "--scheme", "int8-row,nf4,int4-absmax", "--json", "--ctx", "64", "--tokens", "400"];
+    let args = [
+        "sweep",
+        text(&model),
+        "--scheme",
+        "int8-row,nf4,int4-absmax,ggml-q8_0",
+        "--json",
+        "--ctx",
+        "64",
+        "--tokens",
+        "400",
+    ];
     let more = ["--html", text(&html), "--keep", text(&kept), "--battery", "none"];
     let out = json(&[&args[..], &more].concat());
     let rows = out["rows"].as_array().expect("rows");
     let schemes: Vec<&str> = rows.iter().filter_map(|r| r["scheme"].as_str()).collect();
-    assert_eq!(schemes, ["f16", "int8-row", "nf4", "int4-absmax"]);
+    assert_eq!(schemes, ["f16", "int8-row", "nf4", "int4-absmax", "ggml-q8_0"]);
     let kl = |i: usize| rows[i].pointer("/kl/mean").and_then(Value::as_f64).expect("a number");
     assert!(kl(1) < kl(2) && kl(1) < kl(3), "{} {} {}", kl(1), kl(2), kl(3));
     assert!(rows.iter().all(|r| r["prefill_tokens_per_s"].as_f64().is_some_and(|s| s > 0.0)));

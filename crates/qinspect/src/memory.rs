@@ -198,7 +198,7 @@ pub fn of_model(path: &Path, request: &Request) -> Result<Memory> {
         CacheShape { layers: config.layers as u64, kv_heads: config.kv_heads as u64, head_dim: config.head_dim as u64 };
     let mut memory = fit(Some(path.display().to_string()), parameters as u64, cache, candidates, request)?;
     memory.trained_context = Some(config.max_position as u64);
-    memory.notes = notes;
+    memory.notes.splice(..0, notes);
     Ok(memory)
 }
 
@@ -243,8 +243,16 @@ fn fit(
         context: request.context,
         overhead_gib: request.overhead,
         rows: candidates.into_iter().map(row).collect(),
-        notes: Vec::new(),
+        notes: outlier_note(request),
     })
+}
+
+/// How many columns stay F16 is known after calibration only.
+fn outlier_note(request: &Request) -> Vec<String> {
+    let asked = request.schemes.contains(&Scheme::Int8Outlier);
+    let note =
+        format!("{}: without its F16 columns, which calibration finds; so at least this much", Scheme::Int8Outlier);
+    asked.then_some(note).into_iter().collect()
 }
 
 fn check(cache: CacheShape, request: &Request) -> Result<()> {

@@ -15,15 +15,15 @@ pub(super) fn lay(r: &Request<'_>) -> Result<Laid, NoFit> {
             {
                 return Err(no_fit(r, format!("groups of {n} are not whole blocks of {} ({ty})", ty.block_len())));
             }
-            if r.scale != FloatType::F16 {
-                return Err(no_fit(r, format!("its scales need f32, and {ty} blocks have f16")));
-            }
             (ty, Encoding::Int { bits, grouping, scale: FloatType::F16, layout: CodeLayout::Blocks, repeat: false })
         }
         Scheme::Ggml(ty) if schemes::ggml::is_encodable(ty) => (ty, Encoding::Ggml(ty)),
         Scheme::Ggml(ty) => return Err(no_fit(r, format!("{ty} is read but not written by this version"))),
         other => return Err(no_fit(r, format!("no ggml block holds {other}"))),
     };
+    if r.scale != FloatType::F16 {
+        return Err(no_fit(r, format!("its scales need f32, and {ty} blocks have f16")));
+    }
     let Some(row_bytes) = ty.row_bytes(r.cols) else {
         return Err(no_fit(r, format!("{} columns are not whole blocks of {} ({ty})", r.cols, ty.block_len())));
     };
@@ -39,7 +39,7 @@ pub(super) fn lay(r: &Request<'_>) -> Result<Laid, NoFit> {
 
 fn no_fit(r: &Request<'_>, why: String) -> NoFit {
     let instead = match r.scheme {
-        Scheme::Ggml(_) if r.cols.is_multiple_of(32) => {
+        Scheme::Ggml(_) if r.cols.is_multiple_of(32) && r.scale == FloatType::F16 => {
             "types with blocks of 32 fit (ggml-q8_0, -q5_1, -q5_0, -q4_1, -q4_0, -iq4_nl), or keep the weight with --exclude".into()
         }
         Scheme::Ggml(_) => "keep the weight with --exclude".into(),

@@ -136,6 +136,12 @@ pub struct NoFit {
 /// # Errors
 /// [`NoFit`] when the layout can't hold the scheme for this shape.
 pub fn lay(layout: Layout, request: &Request<'_>) -> Result<Laid, NoFit> {
+    if matches!(request.scheme, Scheme::Ggml(_)) && layout != Layout::Ggml {
+        return Err(NoFit {
+            why: format!("the {layout} layout does not hold {}", request.scheme),
+            instead: "ggml types go to GGUF in its own layout (--to gguf, without --layout)".into(),
+        });
+    }
     match layout {
         Layout::Packed => packed::lay(request),
         Layout::CompressedTensors => compressed_tensors::lay(request),

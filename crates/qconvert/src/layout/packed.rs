@@ -44,7 +44,7 @@ pub(super) fn lay(r: &Request<'_>) -> Result<Laid, NoFit> {
         }
         _ => Err(NoFit {
             why: format!("the packed layout does not hold {}", r.scheme),
-            instead: "ggml types go to GGUF (--to gguf)".into(),
+            instead: "choose another layout".into(),
         }),
     }
 }

@@ -90,7 +90,7 @@ pub struct SweepArgs {
     /// Tokens of that text to use.
     #[arg(long, default_value_t = 2048, value_name = "N")]
     pub calibration_tokens: usize,
-    /// Where to keep the artifacts, one folder for each scheme; by default they are removed.
+    /// Where to keep the artifacts, one folder (for ggml types one file) for each scheme; by default they are removed.
     #[arg(long, value_name = "DIR")]
     pub keep: Option<PathBuf>,
     /// Texts and windows.

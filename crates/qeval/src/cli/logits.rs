@@ -30,6 +30,8 @@ pub fn logits(args: &LogitsArgs) -> Result<Outcome> {
         vocab = rows.ncols();
         values.extend(rows.iter().flat_map(|v| v.to_le_bytes()));
     })?;
+    let finite = |row: &[u8]| row.chunks_exact(4).all(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]).is_finite());
+    let broken = values.chunks_exact(4 * vocab.max(1)).position(|row| !finite(row));
     let ids: Vec<u8> = tokens.iter().flat_map(|t| i64::from(*t).to_le_bytes()).collect();
     let bytes = safetensors::serialize(
         [
@@ -41,7 +43,7 @@ pub fn logits(args: &LogitsArgs) -> Result<Outcome> {
     write(&args.output, &bytes)?;
     Ok(Outcome {
         text: format!("{} x {vocab} logits in {}\n", tokens.len(), args.output.display()),
-        problems: Vec::new(),
+        problems: broken.map(|at| format!("{name}: logits at position {at} are NaN or infinite")).into_iter().collect(),
     })
 }
 

@@ -104,8 +104,8 @@ fn real(path: &Path) -> PathBuf {
     path
 }
 
-/// Converts the reference in one pass, in the packed layout: it holds every scheme at its true
-/// bits per weight.
+/// Converts the reference: to the packed layout, which holds every scheme at its true bits per weight, and to GGUF
+/// where the scheme is one of ggml's types. One pass for each of the two.
 fn convert(
     args: &SweepArgs,
     reference: &Loaded,
@@ -115,25 +115,33 @@ fn convert(
     progress: &dyn Progress,
 ) -> Result<Vec<Opened>> {
     let source = Source::new(&reference.files)?;
-    let mut settings = Settings::new(Target::Safetensors);
-    settings.layout = Some(Layout::Packed);
+    let mut packed = Settings::new(Target::Safetensors);
+    packed.layout = Some(Layout::Packed);
     if schemes.iter().any(|s| s.needs_calibration()) {
         let text = match &args.calibration_text {
             Some(path) => builtin::read(path)?,
             None => builtin::CALIBRATION.into(),
         };
         let calibration = qconvert::calibrate(&reference.files, &text, args.calibration_tokens, progress);
-        settings.calibration = Some(calibration.context("calibrating")?);
+        packed.calibration = Some(calibration.context("calibrating")?);
     }
     std::fs::create_dir_all(target).with_context(|| format!("cannot create {}", target.display()))?;
     let mut jobs = Vec::with_capacity(schemes.len());
     for &scheme in schemes {
-        let destination = target.join(scheme.to_string());
+        let ggml = matches!(scheme, Scheme::Ggml(_));
+        let destination = target.join(if ggml { format!("{scheme}.gguf") } else { scheme.to_string() });
         qconvert::refuse_source(&destination, &source)?;
-        jobs.push(Job { scheme, settings: settings.clone(), destination });
+        let settings = if ggml { Settings::new(Target::Gguf) } else { packed.clone() };
+        jobs.push(Job { scheme, settings, destination });
     }
-    let made = qconvert::convert(&source, &jobs, progress)?;
-    Ok(made.iter().map(|m| Opened::open(&m.path, compute, reference)).collect())
+    let paths: Vec<PathBuf> = jobs.iter().map(|job| job.destination.clone()).collect();
+    let (ggml, packed): (Vec<Job>, Vec<Job>) = jobs.into_iter().partition(|job| job.settings.target == Target::Gguf);
+    for jobs in [packed, ggml] {
+        if !jobs.is_empty() {
+            qconvert::convert(&source, &jobs, progress)?;
+        }
+    }
+    Ok(paths.iter().map(|path| Opened::open(path, compute, reference)).collect())
 }
 
 #[cfg(test)]

@@ -12,12 +12,14 @@ use serde_json::Value;
 const SCALE: &str = ".weight_scale";
 const SCALE_INV: &str = ".weight_scale_inv";
 
-/// The matrix of a module; without scales the codes are the weights.
+/// The matrix of a module; without scales, and a method in config.json that has them, the codes are the weights.
 pub(super) fn matrix(site: Site<'_>) -> Result<Matrix<Bytes>> {
     let weight = site.typed(".weight", &[DType::F8E4M3])?;
     let shape = site.sides(".weight")?;
     let suffix = [SCALE_INV, SCALE].into_iter().find(|s| site.tensor(s).is_some());
     let (scales, block) = match suffix {
+        // A method that has scales wrote them.
+        None if quantization(site.model).is_some() => return Err(site.bad(SCALE, "is missing")),
         None => {
             let one = Bytes::from(1f32.to_le_bytes().to_vec());
             (ScaleArray { ty: FloatType::F32, usage: ScaleUse::Multiply, data: one }, whole())

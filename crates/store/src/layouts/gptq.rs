@@ -27,6 +27,10 @@ struct Said {
     bits: usize,
     /// What is added to a stored zero point: GPTQ's first format stores one less.
     zero_offset: i16,
+    /// Whether zero points may be absent: all are the middle of the codes.
+    symmetric: bool,
+    /// Whether columns are in groups in another order than their own.
+    ordered: bool,
 }
 
 /// Refuses what would change every weight if it were ignored.
@@ -37,6 +41,7 @@ pub(super) fn check_config(model: &Model, config: &Map<String, Value>) -> Result
 fn said(model: &Model, config: &Map<String, Value>) -> Result<Said> {
     let refuse = |what: String| Error::unsupported(&model.path, what);
     let text = |key: &str| config.get(key).and_then(Value::as_str);
+    let flag = |key: &str, default: bool| config.get(key).and_then(Value::as_bool).unwrap_or(default);
     let bits = config.get("bits").or_else(|| config.get("w_bit")).and_then(Value::as_u64).unwrap_or(4);
     if text("quant_method") == Some("awq") {
         match text("version").map(str::to_ascii_lowercase).as_deref() {
@@ -48,7 +53,8 @@ fn said(model: &Model, config: &Map<String, Value>) -> Result<Said> {
         if bits != 4 {
             return Err(refuse(format!("AWQ with {bits} bits is not supported; 4 are")));
         }
-        return Ok(Said { kind: Kind::Awq, bits: 4, zero_offset: 0 });
+        let symmetric = !flag("zero_point", true);
+        return Ok(Said { kind: Kind::Awq, bits: 4, zero_offset: 0, symmetric, ordered: false });
     }
     if bits != 4 && bits != 8 {
         return Err(refuse(format!("GPTQ with {bits} bits is not supported; 4 and 8 are")));
@@ -61,7 +67,8 @@ fn said(model: &Model, config: &Map<String, Value>) -> Result<Said> {
             return Err(refuse(format!("GPTQ's format '{other}' is not supported; gptq and gptq_v2 are")));
         }
     };
-    Ok(Said { kind: Kind::Gptq, bits: bits as usize, zero_offset })
+    let (symmetric, ordered) = (flag("sym", true), flag("desc_act", false));
+    Ok(Said { kind: Kind::Gptq, bits: bits as usize, zero_offset, symmetric, ordered })
 }
 
 fn layout(site: Site<'_>) -> Result<Said> {
@@ -99,6 +106,9 @@ pub(super) fn matrix(site: Site<'_>) -> Result<Matrix<Bytes>> {
     let zeros = zeros(site, &said, shape.0, groups)?;
     let order = match site.tensor(".g_idx") {
         Some(_) if groups > 1 => order(site, shape.1, groups)?,
+        None if groups > 1 && said.ordered => {
+            return Err(site.bad(".g_idx", "is missing, and config.json says desc_act"));
+        }
         _ => None,
     };
     int.grouping = grouping(site, shape.1, groups, order.is_some())?;
@@ -185,6 +195,9 @@ fn scales(site: Site<'_>, rows: usize) -> Result<ScaleArray<Bytes>> {
 fn zeros(site: Site<'_>, said: &Said, rows: usize, groups: usize) -> Result<Vec<i16>> {
     let middle = 1i16 << (said.bits - 1);
     if site.tensor(".qzeros").is_none() {
+        if !said.symmetric {
+            return Err(site.bad(".qzeros", "is missing, and config.json doesn't say that the codes are symmetric"));
+        }
         return Ok(vec![0; rows * groups]);
     }
     let words = Words::of(site, ".qzeros")?;
