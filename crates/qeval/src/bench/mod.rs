@@ -26,7 +26,8 @@ pub const DEFINITIONS: [&str; 7] = [
      logits are the same, bit for bit.",
     "Bandwidth: bytes of the weights that a step reads (all but an embedding of its own), and of the cache where there is a context, over the time of a step, as a share of \
      what all threads together read from memory. Work: two operations for each weight and token, as a share of the \
-     peak of f32 multiply-adds, and of 16-bit integer ones (which the integer kernels use).",
+     peak of f32 multiply-adds in registers, and of the rate of dot products of 16-bit integers from the nearest cache \
+     (integer kernels reuse what they read, and can do more).",
     "Batch: so many sequences, each with the context of the table's title, get a token each in one step.",
     "Knee: the batch from which on a step takes longer for each sequence instead of waiting for the weights. Expected: \
      the step of batch 1 over the time that a prompt token costs in prefill. Measured: that step over what a sequence \
@@ -180,7 +181,7 @@ pub struct Prefill {
     pub tokens_per_s: f64,
     /// Share of the machine's peak in f32.
     pub f32_share: f64,
-    /// Share of the machine's peak in 16-bit integers.
+    /// Of the machine's rate of 16-bit integers; may exceed 1.
     pub int16_share: f64,
 }
 
@@ -212,7 +213,7 @@ pub struct Batch {
     pub bandwidth_share: f64,
     /// Share of the machine's peak in f32.
     pub f32_share: f64,
-    /// Share of the machine's peak in 16-bit integers.
+    /// Of the machine's rate of 16-bit integers; may exceed 1.
     pub int16_share: f64,
 }
 

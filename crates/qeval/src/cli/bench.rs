@@ -181,7 +181,7 @@ fn prefill(found: &Bench) -> Result<Table> {
         range,
         Column::number("tokens_per_s", "Prefill").unit("tokens/s"),
         Column::number("f32_share", "Of f32\npeak"),
-        Column::number("int16_share", "Of int16\npeak"),
+        Column::number("int16_share", "Of int16\nrate"),
     ];
     rows(
         found,
@@ -233,7 +233,7 @@ fn batch(found: &Bench) -> Result<Table> {
         Column::number("tokens_per_s", "Throughput").unit("tokens/s"),
         Column::number("bandwidth_share", "Of\nbandwidth"),
         Column::number("f32_share", "Of f32\npeak"),
-        Column::number("int16_share", "Of int16\npeak"),
+        Column::number("int16_share", "Of int16\nrate"),
     ];
     let title = format!("Decoding together, each after {} tokens", found.setting.batch_context);
     rows(
@@ -253,7 +253,7 @@ fn notes(found: &Bench) -> Vec<String> {
     let m = &found.machine;
     let giga = |v: f64| format::significant(v / 1e9, 3);
     let machine = format!(
-        "This machine, {} threads, in this run: reads {} GB/s; {} GFLOP/s of f32; {} Gop/s of 16-bit integers. {} \
+        "This machine, {} threads, in this run: reads {} GB/s; {} GFLOP/s of f32; {} Gop/s of 16-bit dot products. {} \
          repeats; cache in {}.",
         m.threads,
         giga(m.read_bytes_per_s),
@@ -323,4 +323,80 @@ fn page(found: &Bench) -> Result<Page> {
         footnotes: Vec::new(),
         colophon: format!("Made by {}.", found.tool),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench::{Batch, Cache, DEFINITIONS, Decode, Knee, Machine, Memory, Prefill, VERSION};
+    use crate::schedule::StepCosts;
+
+    fn time(ms: f64) -> Time {
+        Time::of(vec![0.9 * ms, ms, 1.2 * ms])
+    }
+
+    fn model(name: &str, equal: bool, allocated: usize) -> Measured {
+        let batch = |batch: usize, ms: f64| Batch {
+            batch,
+            ms: time(ms),
+            tokens_per_s: 1e3 * batch as f64 / ms,
+            bandwidth_share: 0.81,
+            f32_share: 0.012,
+            int16_share: 0.007,
+        };
+        let prefill = Prefill { tokens: 512, ms: time(820.0), tokens_per_s: 624.4, f32_share: 0.91, int16_share: 0.46 };
+        let decode =
+            Decode { context: 128, ms: time(9.5), bandwidth_share: 0.79, without_cache_ms: time(230.0), equal };
+        Measured {
+            name: name.into(),
+            scheme: "int8-row".into(),
+            weight_bytes: 163_000_000,
+            step_bytes: 163_000_000,
+            multiplied: 134_000_000,
+            memory: Some(Memory { resident: 190_000_000, peak: 260_000_000, anonymous: 30_000_000 }),
+            cache: Cache { formula: 23_040, allocated },
+            prefill: vec![prefill],
+            decode: vec![decode],
+            batch: vec![batch(1, 9.4), batch(32, 51.0)],
+            knee: Knee { expected: Some(5.87), measured: None },
+            step_costs: StepCosts { decode: Vec::new(), prompt_ms_per_token: 1.6 },
+        }
+    }
+
+    fn found(models: Vec<Measured>) -> Bench {
+        Bench {
+            version: VERSION,
+            tool: "qeval 0.0.0".into(),
+            setting: Setting {
+                prompts: vec![512],
+                contexts: vec![128],
+                batches: vec![1, 32],
+                batch_context: 64,
+                tokens: 16,
+                repeats: 3,
+                kv: runtime::KvType::F16,
+            },
+            machine: Machine { threads: 2, read_bytes_per_s: 2.2e10, f32_flop_per_s: 1.65e11, int16_op_per_s: 3.3e11 },
+            models,
+            definitions: DEFINITIONS.map(str::to_string).into(),
+        }
+    }
+
+    #[test]
+    fn what_a_terminal_shows() {
+        let form = report::table::Terminal { width: 120, ..Default::default() };
+        let found = found(vec![model("art/a.gguf", true, 23_040)]);
+        let tables = found.tables(false).expect("fits");
+        insta::assert_snapshot!(tables.iter().map(|t| form.render(t)).collect::<Vec<_>>().join("\n"));
+        assert!(found.problems().is_empty());
+    }
+
+    #[test]
+    fn what_must_be_equal_and_is_not_is_a_problem() {
+        let found = found(vec![model("a", false, 23_040), model("b", true, 46_080)]);
+        assert_eq!(
+            found.problems(),
+            ["b: 23040 bytes of cache a token by formula, 46080 allocated", "a: the cache changes the logits"]
+        );
+    }
 }

@@ -1,6 +1,9 @@
 //! Weights that are integer codes with scales, as the integer kernels take them.
 
-use schemes::{AffineStorage, GgmlType, Grouping, IntStorage, Matrix, Packing, RowOrder, Storage};
+use crate::simd::Simd;
+use schemes::{
+    AffineStorage, FloatType, GgmlType, Grouping, INV_127, IntStorage, Matrix, Packing, RowOrder, ScaleUse, Storage,
+};
 use store::Bytes;
 
 /// Columns of activations that share a scale. No more than 515 products of an 8-bit and a 16-bit
@@ -13,6 +16,12 @@ pub struct Codes<'a> {
     form: Form<'a>,
     order: RowOrder,
     cols: usize,
+    /// The bytes of all rows.
+    pub data: &'a [u8],
+    /// Bytes of a row.
+    pub row_bytes: usize,
+    segment: usize,
+    segments: usize,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -35,12 +44,26 @@ impl<'a> Codes<'a> {
             Storage::Ggml(ty, data) if matches!(*ty, GgmlType::Q8_0 | GgmlType::Q4_0) => Form::Ggml(*ty, data),
             _ => return None,
         };
-        Some(Codes { form, order, cols })
+        Some(Codes::new(form, order, cols))
     }
 
     /// Codes with one scale a row, of `cols` columns.
     pub fn by_row(int: &'a IntStorage<Bytes>, order: RowOrder, cols: usize) -> Self {
-        Codes { form: Form::Int(int), order, cols }
+        Codes::new(Form::Int(int), order, cols)
+    }
+
+    fn new(form: Form<'a>, order: RowOrder, cols: usize) -> Self {
+        let (data, row_bytes, segment): (&[u8], _, _) = match form {
+            Form::Int(int) | Form::Affine(AffineStorage { int, .. }) => {
+                let segment = match int.grouping {
+                    Grouping::Group(n) => BLOCK.min(n),
+                    Grouping::Row | Grouping::Tensor => BLOCK,
+                };
+                (&int.codes, int.row_bytes, segment)
+            }
+            Form::Ggml(ty, data) => (data, cols / 32 * ty.block_bytes(), 32),
+        };
+        Codes { form, order, cols, data, row_bytes, segment, segments: cols.div_ceil(segment) }
     }
 
     /// Columns.
@@ -51,34 +74,24 @@ impl<'a> Codes<'a> {
     /// Columns that share a weight scale and an activation scale: a divisor of [`BLOCK`] and a
     /// multiple of 32.
     pub fn segment(&self) -> usize {
-        match self.int().map(|int| int.grouping) {
-            Some(Grouping::Group(n)) => BLOCK.min(n),
-            Some(_) => BLOCK,
-            None => 32,
-        }
-    }
-
-    /// Codes that are not ggml's.
-    fn int(&self) -> Option<&'a IntStorage<Bytes>> {
-        match self.form {
-            Form::Int(int) => Some(int),
-            Form::Affine(a) => Some(&a.int),
-            Form::Ggml(..) => None,
-        }
+        self.segment
     }
 
     /// Segments of a row.
     pub fn segments(&self) -> usize {
-        self.cols.div_ceil(self.segment())
+        self.segments
     }
 
-    /// Where the bytes of natural row `row` start, in all of them, and how many they are.
-    pub fn bytes(&self, row: usize) -> (&'a [u8], usize, usize) {
-        let (data, len): (&[u8], _) = match self.form {
-            Form::Int(int) | Form::Affine(AffineStorage { int, .. }) => (&int.codes, int.row_bytes),
-            Form::Ggml(ty, data) => (data, self.cols / 32 * ty.block_bytes()),
-        };
-        (data, self.order.stored(row) * len, len)
+    /// Where natural row `row` starts in [`Codes::data`].
+    #[inline(always)]
+    pub fn start(&self, row: usize) -> usize {
+        self.order.stored(row) * self.row_bytes
+    }
+
+    /// The bytes of natural row `row`.
+    #[inline(always)]
+    pub fn bytes(&self, row: usize) -> &'a [u8] {
+        &self.data[self.start(row)..][..self.row_bytes]
     }
 
     /// The factor of the codes of natural row `row` in segment `segment`.
@@ -93,6 +106,57 @@ impl<'a> Codes<'a> {
                 let at = (stored * (self.cols / 32) + segment) * ty.block_bytes();
                 half::f16::from_le_bytes([data[at], data[at + 1]]).to_f32()
             }
+        }
+    }
+
+    /// The factors of all segments of natural row `row`; `out` has room for whole vectors.
+    #[inline(always)]
+    pub fn scales<S: Simd>(&self, s: S, row: usize, out: &mut [f32]) {
+        let (stored, segments) = (self.order.stored(row), self.segments());
+        match self.form {
+            Form::Int(int) | Form::Affine(AffineStorage { int, .. }) => match int.grouping {
+                Grouping::Group(n) if n == self.segment() && int.scales.ty == FloatType::F16 => {
+                    let halves = int.scales.data.as_chunks::<2>().0;
+                    let halves = &halves[stored * segments..];
+                    let n = halves.len().min(out.len());
+                    s.widen_f16(halves, &mut out[..n]);
+                    if int.scales.usage == ScaleUse::Absmax127 {
+                        for scale in out {
+                            *scale *= INV_127;
+                        }
+                    }
+                }
+                Grouping::Group(_) => {
+                    for (segment, out) in out[..segments].iter_mut().enumerate() {
+                        *out = self.scale(row, segment);
+                    }
+                }
+                Grouping::Row | Grouping::Tensor => out[..segments].fill(self.scale(row, 0)),
+            },
+            Form::Ggml(ty, data) => {
+                let blocks = data[stored * segments * ty.block_bytes()..].chunks_exact(ty.block_bytes());
+                let mut halves = [[0u8; 2]; 16];
+                let mut blocks = blocks.take(segments);
+                for out in out.chunks_mut(16) {
+                    for (half, block) in halves.iter_mut().zip(&mut blocks) {
+                        *half = [block[0], block[1]];
+                    }
+                    s.widen_f16(&halves, out);
+                }
+            }
+        }
+    }
+
+    /// How codes lie in the bytes of a row, where vectors of them can be taken from there.
+    pub fn stored(&self) -> Option<Stored> {
+        match self.form {
+            Form::Int(int) => Some(match int.packing {
+                Packing::I8 => Stored::Bytes(0),
+                Packing::Offset8 => Stored::Bytes(0x80),
+                Packing::Nibble => Stored::Nibbles,
+            }),
+            Form::Ggml(GgmlType::Q8_0, _) => Some(Stored::Blocks),
+            Form::Ggml(..) | Form::Affine(_) => None,
         }
     }
 
@@ -112,8 +176,7 @@ impl<'a> Codes<'a> {
     /// this is inlined into.
     #[inline(always)]
     pub fn decode(&self, row: usize, start: usize, out: &mut [i16]) {
-        let (data, at, len) = self.bytes(row);
-        let bytes = &data[at..at + len];
+        let bytes = self.bytes(row);
         match self.form {
             Form::Int(int) => unpack(int, bytes, start, out),
             Form::Affine(AffineStorage { int, zeros, .. }) => {
@@ -143,6 +206,17 @@ impl<'a> Codes<'a> {
             }
         }
     }
+}
+
+/// Codes that a kernel can take as they are stored.
+#[derive(Debug, Clone, Copy)]
+pub enum Stored {
+    /// Signed bytes, each to be flipped by this first.
+    Bytes(u8),
+    /// Nibbles less 8, the low one of a byte first.
+    Nibbles,
+    /// ggml's Q8_0: blocks of a scale and 32 signed bytes.
+    Blocks,
 }
 
 fn fits(grouping: Grouping) -> bool {

@@ -8,7 +8,7 @@
 
 use super::{
     codes::{BLOCK, Codes},
-    product::{Prior, Scratch, Task, aligned, fetch},
+    product::{Prior, Scratch, Task, aligned},
     quantized::Quantized,
 };
 use crate::simd::Simd;
@@ -17,7 +17,7 @@ use crate::simd::Simd;
 const CHUNK: usize = 256;
 
 /// The widest vector, in lanes.
-const WIDEST: usize = 16;
+pub(super) const WIDEST: usize = 16;
 
 /// One term of a task.
 pub struct Integer<'a> {
@@ -36,70 +36,6 @@ impl Integer<'_> {
     #[inline(always)]
     pub fn run<S: Simd>(&self, s: S, scratch: &mut Scratch) {
         if self.x.interleaved() { self.by_panel(s, scratch) } else { self.by_row(s, scratch) }
-    }
-
-    /// Few tokens: lanes along columns, a row at a time.
-    #[inline(always)]
-    fn by_row<S: Simd>(&self, s: S, scratch: &mut Scratch) {
-        let (task, segments) = (&self.task, self.codes.segments());
-        let row = aligned(&mut scratch.codes, self.x.padded);
-        let floats = aligned(&mut scratch.floats, (task.tokens + 1) * segments * S::LANES);
-        let (scales, sums) = floats.split_at_mut(segments * S::LANES);
-        for first in (task.start..task.end).step_by(S::LANES) {
-            let rows = S::LANES.min(task.end - first);
-            for i in 0..rows {
-                self.decode_row(s, first + i, row);
-                for segment in 0..segments {
-                    scales[segment * S::LANES + i] = self.codes.scale(first + i, segment);
-                }
-                for (t, sums) in sums.chunks_exact_mut(segments * S::LANES).enumerate() {
-                    self.sum_segments(s, row, self.x.group(t).0, |segment, sum| sums[segment * S::LANES + i] = sum);
-                }
-            }
-            for (t, sums) in sums.chunks_exact(segments * S::LANES).enumerate() {
-                let factors = self.x.group(t).1;
-                let mut out = s.splat(0.0);
-                for (segment, (sum, scale)) in s.chunks(sums).iter().zip(s.chunks(scales)).enumerate() {
-                    let factor = s.splat(factors[segment * self.codes.segment() / BLOCK]);
-                    out = s.fma(s.mul(s.load(sum), s.load(scale)), factor, out);
-                }
-                let mut values = [0f32; WIDEST];
-                s.store(out, &mut s.chunks_mut(&mut values)[0]);
-                task.write(t, first, &values[..rows], self.prior);
-            }
-        }
-    }
-
-    #[inline(always)]
-    fn decode_row<S: Simd>(&self, s: S, row: usize, out: &mut [i16]) {
-        let (data, at, len) = self.codes.bytes(row);
-        fetch(s, data, at, len);
-        let cols = self.codes.cols();
-        self.codes.decode(row, 0, &mut out[..cols]);
-        out[cols..].fill(0);
-    }
-
-    /// Sums of products of each segment, as floats.
-    #[inline(always)]
-    fn sum_segments<S: Simd>(&self, s: S, row: &[i16], x: &[i16], mut each: impl FnMut(usize, f32)) {
-        let vectors = self.codes.segment() / (2 * S::LANES);
-        let (row, x) = (s.pairs(row), s.pairs(x));
-        let mut parts = row.chunks(vectors).zip(x.chunks(vectors));
-        for first in (0..self.codes.segments()).step_by(4) {
-            let mut sums = [s.zero_pairs(); 4];
-            let mut count = 0;
-            for sum in &mut sums {
-                let Some((w, x)) = parts.next() else { break };
-                for (w, x) in w.iter().zip(x) {
-                    *sum = s.dot_pairs(s.load_pairs(w), s.load_pairs(x), *sum);
-                }
-                count += 1;
-            }
-            let sums = s.sum4_pairs(sums);
-            for (i, sum) in sums[..count].iter().enumerate() {
-                each(first + i, *sum as f32);
-            }
-        }
     }
 
     /// Many tokens: lanes along rows, against panels of transposed codes.

@@ -7,6 +7,7 @@ pub mod panel;
 pub mod product;
 pub mod quantized;
 pub mod rounding;
+mod rows;
 pub mod weights;
 
 use crate::ops::{self, values, values_mut};

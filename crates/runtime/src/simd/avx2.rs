@@ -229,6 +229,24 @@ impl Simd for Avx2 {
         simd!(_mm256_loadu_si256(c.as_ptr().cast()))
     }
     #[inline(always)]
+    fn byte_pairs(self, src: &[u8], xor: u8) -> __m256i {
+        let src = &src[..16];
+        simd!({
+            let b = _mm_loadu_si128(src.as_ptr().cast());
+            _mm256_cvtepi8_epi16(_mm_xor_si128(b, _mm_set1_epi8(xor as i8)))
+        })
+    }
+    #[inline(always)]
+    fn nibble_pairs(self, src: &[u8]) -> __m256i {
+        let src = &src[..8];
+        simd!({
+            let b = _mm256_cvtepu8_epi32(_mm_loadl_epi64(src.as_ptr().cast()));
+            let both = _mm256_or_si256(b, _mm256_slli_epi32::<12>(b));
+            let pairs = _mm256_and_si256(both, _mm256_set1_epi32(0xF_000F));
+            _mm256_sub_epi16(pairs, _mm256_set1_epi16(8))
+        })
+    }
+    #[inline(always)]
     fn store_pairs(self, v: __m256i, c: &mut [i16; 16]) {
         simd!(_mm256_storeu_si256(c.as_mut_ptr().cast(), v))
     }

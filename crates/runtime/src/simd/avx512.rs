@@ -222,6 +222,25 @@ impl Simd for Avx512 {
         simd!(_mm512_loadu_si512(c.as_ptr().cast()))
     }
     #[inline(always)]
+    fn byte_pairs(self, src: &[u8], xor: u8) -> __m512i {
+        let src = &src[..32];
+        simd!({
+            let b = _mm256_loadu_si256(src.as_ptr().cast());
+            _mm512_cvtepi8_epi16(_mm256_xor_si256(b, _mm256_set1_epi8(xor as i8)))
+        })
+    }
+    #[inline(always)]
+    fn nibble_pairs(self, src: &[u8]) -> __m512i {
+        let src = &src[..16];
+        simd!({
+            let b = _mm512_cvtepu8_epi32(_mm_loadu_si128(src.as_ptr().cast()));
+            // Either the byte or the byte twelve bits higher, and of both the nibble.
+            let pairs =
+                _mm512_ternarylogic_epi32::<0b1010_1000>(b, _mm512_slli_epi32::<12>(b), _mm512_set1_epi32(0xF_000F));
+            _mm512_sub_epi16(pairs, _mm512_set1_epi16(8))
+        })
+    }
+    #[inline(always)]
     fn store_pairs(self, v: __m512i, c: &mut [i16; 32]) {
         simd!(_mm512_storeu_si512(c.as_mut_ptr().cast(), v))
     }

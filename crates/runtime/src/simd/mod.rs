@@ -89,6 +89,10 @@ pub trait Simd: Copy + Send + Sync + 'static {
     fn zero_pairs(self) -> Self::I;
     /// From memory.
     fn load_pairs(self, c: &Self::Pairs) -> Self::I;
+    /// Signed bytes, each flipped by `xor` first, as pairs: `2 * LANES` of them.
+    fn byte_pairs(self, src: &[u8], xor: u8) -> Self::I;
+    /// Nibbles less 8 as pairs, the low one of a byte first: of `LANES` bytes.
+    fn nibble_pairs(self, src: &[u8]) -> Self::I;
     /// To memory.
     fn store_pairs(self, v: Self::I, c: &mut Self::Pairs);
     /// The same pair in all lanes.

@@ -140,6 +140,15 @@ impl Simd for Plain {
         std::array::from_fn(|i| join([c[2 * i], c[2 * i + 1]]))
     }
     #[inline(always)]
+    fn byte_pairs(self, src: &[u8], xor: u8) -> [i32; 8] {
+        let code = |i: usize| i16::from((src[i] ^ xor) as i8);
+        std::array::from_fn(|i| join([code(2 * i), code(2 * i + 1)]))
+    }
+    #[inline(always)]
+    fn nibble_pairs(self, src: &[u8]) -> [i32; 8] {
+        std::array::from_fn(|i| join([i16::from(src[i] & 15) - 8, i16::from(src[i] >> 4) - 8]))
+    }
+    #[inline(always)]
     fn store_pairs(self, v: [i32; 8], c: &mut [i16; 16]) {
         for (v, pair) in v.into_iter().zip(c.as_chunks_mut::<2>().0) {
             *pair = split(v);

@@ -109,6 +109,8 @@ impl Kernel for Pairs<'_> {
             floats[..S::LANES].iter().map(|f| *f as i64).collect(),
             s.sum4_pairs([v[0], v[1], v[2], v[3]]).map(i64::from).to_vec(),
         ];
+        let bytes: Vec<u8> = self.0.iter().map(|x| *x as u8).collect();
+        all.extend([lanes(s.byte_pairs(&bytes, 0x80)), lanes(s.nibble_pairs(&bytes))]);
         all.extend(square[..S::LANES].iter().map(|v| lanes(*v)));
         all
     }
@@ -131,6 +133,8 @@ fn plain_pairs(x: &[i16], lanes: usize) -> Vec<Vec<i64>> {
         (0..lanes).map(|lane| int(at(0, lane)) as f32 as i64).collect(),
         (0..4).map(|v| i64::from(sum(v))).collect(),
     ];
+    all.push(x[..2 * lanes].iter().map(|b| i64::from((*b as u8 ^ 0x80) as i8)).collect());
+    all.push(x[..lanes].iter().flat_map(|b| [i64::from(*b as u8 & 15) - 8, i64::from(*b as u8 >> 4) - 8]).collect());
     all.extend((0..lanes).map(|i| (0..lanes).flat_map(|j| at(j, i)).map(i64::from).collect()));
     all
 }
