@@ -6,6 +6,8 @@ use proptest::prelude::*;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
+use store::DType;
+use store::safetensors::TensorSpec;
 use tempfile::TempDir;
 
 const FIXTURE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/tiny");
@@ -249,7 +251,7 @@ fn labels_of_something_else_are_refused_with_the_way_out() {
     let other = Windows::new(&[windows.tokens[1..].to_vec()], 16, None).expect("cuts");
     let says = |e: crate::Result<()>| e.expect_err("refused").to_string();
     assert!(says(labels.expect_windows(&other)).contains("differs from token 0 on; make labels of its own"));
-    let longer = Windows::new(&[windows.tokens.clone()], 32, None).expect("cuts");
+    let longer = Windows::new(std::slice::from_ref(&windows.tokens), 32, None).expect("cuts");
     assert!(says(labels.expect_windows(&longer)).contains("windows are of 16 tokens, not 32"));
     let mut teacher = model().files.clone();
     teacher.tensors.swap_remove("model.norm.weight");
@@ -274,6 +276,47 @@ fn each_window_has_the_labels_of_its_own_tokens_in_any_order() {
             .collect();
         assert_eq!(ids.iter().step_by(4).copied().collect::<Vec<_>>(), best);
     }
+}
+
+#[test]
+fn tokens_of_large_vocabularies_take_four_bytes() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let path = dir.path().join("labels");
+    let header = format::Header {
+        settings: settings(Kind::Sampled(2)),
+        context: 8,
+        vocab_size: 70_000,
+        teacher: "large".into(),
+        teacher_hash: String::new(),
+        tokenizer_hash: String::new(),
+    };
+    let fixed = |name: &str, dtype, shape: &[usize]| TensorSpec { name: name.into(), dtype, shape: shape.into() };
+    let mut specs = vec![
+        fixed("tokens", DType::U32, &[2]),
+        fixed("documents", DType::I64, &[1, 2]),
+        fixed("windows", DType::I64, &[1, 2]),
+    ];
+    specs.extend(format::columns(&header.settings, 1, header.vocab_size));
+    let plan = store::safetensors::plan(&path, &specs, &header.metadata()).expect("a plan");
+    let mut bytes = plan.header().to_vec();
+    bytes.resize(plan.file_len() as usize, 0);
+    let mut put =
+        |tensor: usize, data: &[u8]| bytes[plan.offsets()[tensor] as usize..][..data.len()].copy_from_slice(data);
+    let words = |words: &[u32]| words.iter().flat_map(|w| w.to_le_bytes()).collect::<Vec<u8>>();
+    let range: Vec<u8> = [0i64, 2].iter().flat_map(|n| n.to_le_bytes()).collect();
+    [words(&[65_536, 5]), range.clone(), range, words(&[1, 2, 3, 69_999, 5, 6])]
+        .iter()
+        .enumerate()
+        .for_each(|(tensor, data)| put(tensor, data));
+    fs::write(&path, &bytes).expect("written");
+    let labels = Labels::open(&path).expect("opens");
+    let soft = labels.at(2.0).expect("listed").soft(0).expect("labels");
+    assert_eq!(soft, Soft::Sampled { n: 2, ids: vec![3, 69_999] });
+
+    bytes[plan.offsets()[3] as usize + 14] = 2;
+    fs::write(&path, &bytes).expect("written");
+    let e = Labels::open(&path).expect("opens").at(2.0).expect("listed").soft(0).expect_err("damaged").to_string();
+    assert!(e.contains("is damaged: among predictions 0..1, token 135535 is outside the vocabulary"), "{e}");
 }
 
 fn bytes_of_some() -> &'static [u8] {
