@@ -103,7 +103,7 @@ impl Encoder {
     /// # Errors
     /// [`Error::Tokenizer`].
     pub fn marked(&self, text: &str) -> Result<Vec<u32>> {
-        let mut tokenizer = self.tokenizer.clone();
+        let mut tokenizer = self.tokenizer().clone();
         tokenizer.set_encode_special_tokens(false);
         let refused = |e: tokenizers::Error| Error::Tokenizer { model: self.model.clone(), what: e.to_string() };
         Ok(tokenizer.encode(text, false).map_err(refused)?.get_ids().to_vec())

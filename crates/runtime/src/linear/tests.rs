@@ -254,11 +254,11 @@ fn what_an_engine_rounded_is_not_rounded_again() {
         for math in [Math::LlamaCpp, Math::Bitsandbytes] {
             let linear = Linear { matrix: matrix.clone(), bias: None, activation: Activation::Float };
             let Some(rounding) = math.rounding(&linear) else { continue };
-            let rounded = rounding.round(&x, cols, 1);
+            let rounded = rounding.round(&x, cols, &[1; 1]);
             let want = reference(&matrix, &rounded, &vec![0.0; rows], Activation::Float, &x);
             let layers = [PackedLinear::new("test", Arc::new(linear), math)];
             let mut out = vec![0f32; rows];
-            Project { layers: &layers, per_sequence: 1, accumulate: false }.run(&x, &mut out);
+            Project { layers: &layers, sequences: &[1], accumulate: false }.run(&x, &mut out);
             // What is left of a row without the large value shows whether the small ones are whole.
             let large = matrix.decode_all().chunks(cols).map(|w| (w[5] * rounded[5]).abs()).fold(0f32, f32::max);
             for (got, want) in out.iter().zip(want) {
