@@ -66,6 +66,14 @@ pub fn float_config_json(source: &Source<'_>, plan: &Plan) -> Option<Value> {
     Some(config)
 }
 
+/// A configuration as text: the source's own where nothing in it has changed.
+pub fn text(source: &Source<'_>, config: &Value) -> String {
+    match &source.model.config_text {
+        Some(text) if source.model.config_json.as_ref() == Some(config) => String::from_utf8_lossy(text).into_owned(),
+        _ => format!("{config:#}\n"),
+    }
+}
+
 /// config.json of a safetensors artifact; none when the source has none.
 pub fn config_json(source: &Source<'_>, plan: &Plan) -> Option<Value> {
     let mut config = float_config_json(source, plan)?;

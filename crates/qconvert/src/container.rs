@@ -159,7 +159,7 @@ fn prepare_safetensors(source: &Source<'_>, plan: &Plan, job: &Job) -> Result<Ar
     if shards.len() > 1 {
         texts.push((safetensors::INDEX_FILE.to_string(), safetensors::index_json(&shards, &specs)));
     }
-    texts.extend(config::config_json(source, plan).map(|config| ("config.json".to_string(), format!("{config:#}\n"))));
+    texts.extend(config::config_json(source, plan).map(|c| ("config.json".to_string(), config::text(source, &c))));
     let mut artifact = Artifact::empty();
     let mut places = Vec::with_capacity(specs.len());
     for (i, shard) in shards.iter().enumerate() {
@@ -203,6 +203,7 @@ fn gguf_beside(source: &Source<'_>, plan: &Plan, settings: &Settings) -> Result<
     let mut hf = gguf::metadata_from_hf(&gguf::HfSource {
         path: &source.model.path,
         config: &config,
+        config_text: &config::text(source, &config),
         side_files: &source.model.side_files,
         name: &name,
         vocab_rows: source.vocab_rows().unwrap_or_default(),

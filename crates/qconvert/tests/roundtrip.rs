@@ -192,6 +192,11 @@ fn gguf_and_back_is_exact() {
         for (name, tensor) in &a.tensors {
             assert_eq!((&*tensor.data, tensor.dtype), (&*b.tensors[name].data, b.tensors[name].dtype), "{name}");
         }
+        let same = |file: &str| {
+            std::fs::read(model.join(file)).expect("there") == std::fs::read(back.join(file)).expect("carried")
+        };
+        // The synthetic model's config.json, on one line, says float16: that of BF16 is put right.
+        assert_eq!((same("tokenizer.json"), same("config.json")), (true, float == FloatType::F16));
     }
 }
 

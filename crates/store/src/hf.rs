@@ -36,7 +36,8 @@ const WEIGHTS: [&str; 13] =
 /// Reads the directory `dir`.
 pub(crate) fn read_directory(dir: &Path) -> Result<Model> {
     let config_path = dir.join(CONFIG_FILE);
-    let config_json = if is_file(&config_path) { Some(read_json(&config_path)?) } else { None };
+    let config_text = if is_file(&config_path) { Some(bounded(&config_path)?) } else { None };
+    let config_json = config_text.as_deref().map(|text| parse_json(&config_path, text)).transpose()?;
     let mut warnings = Vec::new();
     let single = dir.join(SINGLE_FILE);
     let index = dir.join(INDEX_FILE);
@@ -58,6 +59,7 @@ pub(crate) fn read_directory(dir: &Path) -> Result<Model> {
         tensors,
         metadata,
         config_json,
+        config_text,
         side_files,
         warnings,
     })
@@ -69,13 +71,14 @@ pub(crate) fn read_bare(path: &Path) -> Result<Model> {
         return Err(Error::unsupported(path, format!("is one shard of {total}; give the folder that holds them")));
     }
     let contents = safetensors::read(path, &Bytes::map(path)?)?;
-    let (mut config_json, mut side_files) = (None, Vec::new());
+    let (mut config_json, mut config_text, mut side_files) = (None, None, Vec::new());
     for (key, value) in &contents.metadata {
         match key.strip_prefix(FILE_KEY) {
             Some(CONFIG_FILE) => {
                 config_json = Some(
                     serde_json::from_str(value).map_err(|e| Error::malformed(path, format!("metadata {key}: {e}")))?,
                 );
+                config_text = Some(Bytes::from(value.clone().into_bytes()));
             }
             Some(name) if is_plain_name(name) => {
                 side_files.push(SideFile { name: name.into(), data: Bytes::from(value.clone().into_bytes()) });
@@ -92,6 +95,7 @@ pub(crate) fn read_bare(path: &Path) -> Result<Model> {
         tensors: contents.tensors,
         metadata: contents.metadata,
         config_json,
+        config_text,
         side_files,
         warnings: Vec::new(),
     })
@@ -108,8 +112,8 @@ fn is_file(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|m| m.is_file())
 }
 
-fn read_json(path: &Path) -> Result<Value> {
-    let json: Value = serde_json::from_slice(&bounded(path)?).map_err(|e| Error::malformed(path, e.to_string()))?;
+fn parse_json(path: &Path, text: &[u8]) -> Result<Value> {
+    let json: Value = serde_json::from_slice(text).map_err(|e| Error::malformed(path, e.to_string()))?;
     if !json.is_object() {
         return Err(Error::malformed(path, "is not a JSON object"));
     }

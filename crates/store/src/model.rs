@@ -69,6 +69,9 @@ pub struct Model {
     pub metadata: IndexMap<String, String>,
     /// config.json as it stands, or as rebuilt from GGUF keys; none when there is nothing.
     pub config_json: Option<serde_json::Value>,
+    /// The text that `config_json` was read from, to be written again word for word; none where it
+    /// was rebuilt.
+    pub config_text: Option<Bytes>,
     /// Files that travel with the model, rebuilt from GGUF keys where they must be.
     pub side_files: Vec<SideFile>,
     /// Notes for the user, such as a stored lm_head beside a tied flag.
@@ -158,6 +161,7 @@ fn read_gguf(path: &Path, bytes: &Bytes) -> Result<Model> {
         tensors: gguf.tensors,
         metadata: gguf.metadata,
         config_json: gguf.config_json,
+        config_text: gguf.config_text,
         side_files: gguf.side_files,
         warnings: gguf.warnings,
     })

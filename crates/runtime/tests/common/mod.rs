@@ -115,6 +115,7 @@ pub fn model(config: Value, weights: &[(String, Vec<usize>, Vec<f32>)], half: bo
         tensors: weights.iter().map(tensor).collect(),
         metadata: IndexMap::new(),
         config_json: Some(config),
+        config_text: None,
         side_files: Vec::new(),
         warnings: Vec::new(),
     }

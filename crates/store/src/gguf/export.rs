@@ -15,6 +15,8 @@ pub struct HfSource<'a> {
     pub path: &'a Path,
     /// config.json.
     pub config: &'a Json,
+    /// Its text.
+    pub config_text: &'a str,
     /// tokenizer.json, tokenizer_config.json, generation_config.json, ...
     pub side_files: &'a [SideFile],
     /// `general.name`.
@@ -264,7 +266,7 @@ fn tokenizer(source: &HfSource<'_>, out: &mut HfMetadata) -> Result<(), String> 
 
 /// config.json and the side files, word for word; what is not text stays behind with a note.
 fn verbatim(source: &HfSource<'_>, out: &mut HfMetadata) -> Result<()> {
-    out.metadata.push((format!("{VERBATIM}config.json"), format!("{:#}", source.config).into()));
+    out.metadata.push((format!("{VERBATIM}config.json"), source.config_text.into()));
     for file in source.side_files.iter().filter(|f| f.name != "config.json") {
         match std::str::from_utf8(&file.data) {
             Ok(text) if is_plain_name(&file.name) => {

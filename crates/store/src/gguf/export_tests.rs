@@ -44,8 +44,9 @@ fn files(tokenizer: &Json) -> Vec<SideFile> {
 }
 
 fn export(config: &Json, side_files: &[SideFile], vocab_rows: usize) -> Result<HfMetadata> {
-    let source = HfSource { path: Path::new("hf"), config, side_files, name: "tiny", vocab_rows, file_type: 1 };
-    metadata_from_hf(&source)
+    let config_text = &config.to_string();
+    let path = Path::new("hf");
+    metadata_from_hf(&HfSource { path, config, config_text, side_files, name: "tiny", vocab_rows, file_type: 1 })
 }
 
 fn get<'a>(out: &'a HfMetadata, key: &str) -> Option<&'a Value> {
@@ -101,6 +102,7 @@ fn what_is_carried_comes_back_word_for_word() {
     let out = export(&config(), &files(&tokenizer()), 8).expect("fine");
     let model = read(Path::new("x.gguf"), &written(&out, 8, "none")).expect("a model");
     assert_eq!(model.config_json, Some(config()));
+    assert_eq!(model.config_text.as_deref(), Some(config().to_string().as_bytes()));
     let tokenizer_json = model.side_files.iter().find(|f| f.name == "tokenizer.json").expect("carried");
     assert_eq!(&*tokenizer_json.data, tokenizer().to_string().as_bytes());
     assert!(!model.metadata.keys().any(|k| k.starts_with("qconvert.hf.")));
@@ -117,6 +119,7 @@ fn edited_keys_win_over_what_is_carried() {
         }
     }
     let model = read(Path::new("x.gguf"), &written(&out, 8, "none")).expect("a model");
+    assert!(model.config_text.is_none());
     let used = model.config_json.expect("rebuilt");
     assert_eq!((&used["rope_theta"], &used["rms_norm_eps"]), (&json!(123.0), &json!(0.5)));
     let warning = model.warnings.iter().find(|w| w.contains("the keys are used")).expect("a note");

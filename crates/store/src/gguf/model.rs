@@ -23,6 +23,8 @@ pub struct GgufModel {
     pub metadata: IndexMap<String, String>,
     /// config.json as carried in the file, or as rebuilt from its keys.
     pub config_json: Option<serde_json::Value>,
+    /// The text of config.json, where it is the carried one.
+    pub config_text: Option<Bytes>,
     /// Side files as carried in the file, or as rebuilt from its keys.
     pub side_files: Vec<SideFile>,
     /// Notes for the user, such as a tokenizer that could not be rebuilt.
@@ -49,13 +51,19 @@ pub fn read(path: &Path, bytes: &Bytes) -> Result<GgufModel> {
     let mut warnings = Vec::new();
     let mut side_files = verbatim(path, &file)?;
     let carried = side_files.iter().position(|f| f.name == "config.json").map(|i| side_files.remove(i));
-    let config_json = match carried {
+    let (config_json, config_text) = match carried {
         Some(f) => {
             let json = serde_json::from_slice(&f.data)
                 .map_err(|e| Error::malformed(path, format!("the key {VERBATIM}config.json is not JSON: {e}")))?;
-            Some(agreed(path, &file, json, &mut warnings))
+            match overruled(path, &file, &json, &mut warnings) {
+                Some(rebuilt) => (Some(rebuilt), None),
+                None => (Some(json), Some(f.data)),
+            }
         }
-        None => config::config_json(&file).map_err(|e| warnings.push(format!("no configuration: {e}"))).ok(),
+        None => {
+            let rebuilt = config::config_json(&file).map_err(|e| warnings.push(format!("no configuration: {e}")));
+            (rebuilt.ok(), None)
+        }
     };
     rebuild(&file, &mut side_files, &mut warnings);
     let metadata = file
@@ -67,25 +75,29 @@ pub fn read(path: &Path, bytes: &Bytes) -> Result<GgufModel> {
             _ => None,
         })
         .collect();
-    Ok(GgufModel { tensors: all, metadata, config_json, side_files, warnings })
+    Ok(GgufModel { tensors: all, metadata, config_json, config_text, side_files, warnings })
 }
 
-/// The configuration that a file carries, unless its keys say otherwise: llama.cpp goes by the
-/// keys, so a file that was edited means what they say.
-fn agreed(path: &Path, file: &GgufFile, carried: serde_json::Value, warnings: &mut Vec<String>) -> serde_json::Value {
-    let Ok(rebuilt) = config::config_json(file) else { return carried };
-    let (Ok(keys), Ok(json)) = (crate::config::parse(path, &rebuilt), crate::config::parse(path, &carried)) else {
-        return carried;
-    };
+/// The configuration that the keys make, where the one that the file carries says otherwise:
+/// llama.cpp goes by the keys, so a file that was edited means what they say.
+fn overruled(
+    path: &Path,
+    file: &GgufFile,
+    carried: &serde_json::Value,
+    warnings: &mut Vec<String>,
+) -> Option<serde_json::Value> {
+    let rebuilt = config::config_json(file).ok()?;
+    let keys = crate::config::parse(path, &rebuilt).ok()?;
+    let json = crate::config::parse(path, carried).ok()?;
     let differing = config::differing(&keys, &json);
     if differing.is_empty() {
-        return carried;
+        return None;
     }
     warnings.push(format!(
         "the keys and the carried config.json differ in {}: the keys are used, as llama.cpp does",
         differing.join(", ")
     ));
-    rebuilt
+    Some(rebuilt)
 }
 
 /// The files that the keys carry word for word.
