@@ -86,7 +86,7 @@ impl Project<'_> {
             .layers
             .iter()
             .map(|layer| {
-                let parts = parts(&layer.linear.matrix).into_iter().map(|(part, columns)| {
+                let parts = parts(&layer.linear.matrix, layer.rounding.is_some()).into_iter().map(|(part, columns)| {
                     let recipe = Recipe { columns, activation: layer.linear.activation, rounding: layer.rounding };
                     (part, prepared.place(part, recipe))
                 });

@@ -24,7 +24,7 @@ pub enum Math {
     LlamaCpp,
     /// compressed-tensors: 8-bit activations by token have the scale absmax/127.5.
     CompressedTensors,
-    /// bitsandbytes' LLM.int8: columns with a value of 6 or more stay in F16, the others become
+    /// bitsandbytes' LLM.int8: columns with a value of 6 or more stay as they are, the others become
     /// 8 bits by token. Layers in other layouts are multiplied in full precision there.
     Bitsandbytes,
 }
@@ -40,7 +40,7 @@ pub enum Rounding {
     Blocks256,
     /// To 8-bit codes by token, scale absmax/127.5.
     TokenHalfStep,
-    /// LLM.int8: 8-bit codes by token beside F16 columns.
+    /// LLM.int8: 8-bit codes by token, beside columns that are not rounded.
     Outliers,
 }
 
@@ -109,18 +109,19 @@ fn inverse(of: f32, top: f32) -> f32 {
     if top == 0.0 { 0.0 } else { of / top }
 }
 
-/// Rows that bitsandbytes multiplies in one call: it takes them in F16, and a column with one
-/// outlier is apart in all of them. A row's scale comes from what is below the threshold.
+/// Rows that bitsandbytes multiplies in one call: it looks for outliers and rounds in F16, and a
+/// column with one outlier is apart, in the model's own type, in all of them. A row's scale comes
+/// from what is below the threshold.
 fn outliers(rows: &mut [f32], cols: usize) {
-    rows.iter_mut().for_each(|x| *x = FloatType::F16.round(*x));
+    let f16 = |x: f32| FloatType::F16.round(x);
     let mut apart = vec![false; cols];
     for row in rows.chunks(cols) {
-        row.iter().zip(&mut apart).for_each(|(x, apart)| *apart |= x.abs() >= OUTLIER);
+        row.iter().zip(&mut apart).for_each(|(x, apart)| *apart |= f16(*x).abs() >= OUTLIER);
     }
     for row in rows.chunks_mut(cols) {
-        let top = row.iter().filter(|x| x.abs() < OUTLIER).fold(0f32, |m, x| m.max(x.abs()));
+        let top = row.iter().map(|x| f16(*x).abs()).filter(|x| *x < OUTLIER).fold(0f32, f32::max);
         for (x, _) in row.iter_mut().zip(&apart).filter(|(_, apart)| !**apart) {
-            *x = (*x * inverse(127.0, top)).round_ties_even() * (top / 127.0);
+            *x = (f16(*x) * inverse(127.0, top)).round_ties_even() * (top / 127.0);
         }
     }
 }
@@ -157,8 +158,7 @@ mod tests {
         // Column 1 has an outlier in the first row only.
         let rows = [0.51, 7.0, 1.27, -0.26, 0.333, 1.27];
         let together = Rounding::Outliers.round(&rows, 3, 2);
-        let f16 = |x: f32| half::f16::from_f32(x).to_f32();
-        assert_eq!((together[1], together[4]), (7.0, f16(0.333)));
+        assert_eq!((together[1], together[4]), (7.0, 0.333));
         assert!((together[0] - 0.51).abs() < 1e-3 && (together[2] - 1.27).abs() < 1e-3);
         let alone = Rounding::Outliers.round(&rows, 3, 1);
         assert!((alone[4] - 0.33).abs() < 1e-3, "{}", alone[4]);

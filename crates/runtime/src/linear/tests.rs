@@ -241,3 +241,31 @@ fn integers_and_floats_agree_beside_outliers() {
         }
     }
 }
+
+#[test]
+fn what_an_engine_rounded_is_not_rounded_again() {
+    let (rows, cols) = (30, 1536);
+    let mut x = values(cols, 77);
+    // 16-bit codes of its 128 columns have steps of 1, more than the others' values.
+    x[5] = 30000.0;
+    let mut seen = 0;
+    for storage in storages(rows, cols) {
+        let matrix = Matrix::new(rows, cols, storage, RowOrder::Natural).expect("lengths fit");
+        for math in [Math::LlamaCpp, Math::Bitsandbytes] {
+            let linear = Linear { matrix: matrix.clone(), bias: None, activation: Activation::Float };
+            let Some(rounding) = math.rounding(&linear) else { continue };
+            let rounded = rounding.round(&x, cols, 1);
+            let want = reference(&matrix, &rounded, &vec![0.0; rows], Activation::Float, &x);
+            let layers = [PackedLinear::new("test", Arc::new(linear), math)];
+            let mut out = vec![0f32; rows];
+            Project { layers: &layers, per_sequence: 1, accumulate: false }.run(&x, &mut out);
+            // What is left of a row without the large value shows whether the small ones are whole.
+            let large = matrix.decode_all().chunks(cols).map(|w| (w[5] * rounded[5]).abs()).fold(0f32, f32::max);
+            for (got, want) in out.iter().zip(want) {
+                assert!((f64::from(*got) - want).abs() < 3e-7 * f64::from(large) + 1e-3, "{math:?}: {got} {want}");
+            }
+            seen += 1;
+        }
+    }
+    assert!(seen >= 5, "F16, BF16, two of ggml and bitsandbytes: {seen}");
+}

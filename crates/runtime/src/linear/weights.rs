@@ -23,10 +23,12 @@ pub enum Part<'a> {
     Integer(Codes<'a>),
 }
 
-/// The products that a matrix is made of, each with the columns of the input it takes.
-pub fn parts(matrix: &Matrix<Bytes>) -> Vec<(Part<'_>, Columns<'_>)> {
+/// The products that a matrix is made of, each with the columns of the input it takes. An input
+/// that an engine's rounding made is not to be `rounded` again, so it is multiplied in f32: small
+/// blocks beside a large one would lose more to 16-bit codes than to the engine's 8 bits.
+pub fn parts(matrix: &Matrix<Bytes>, rounded: bool) -> Vec<(Part<'_>, Columns<'_>)> {
     let order = matrix.order();
-    if let Some(codes) = Codes::of(matrix) {
+    if let Some(codes) = Codes::of(matrix).filter(|_| !rounded) {
         return vec![(Part::Integer(codes), Columns::All)];
     }
     let halves = |data, cols| Part::Float(Weights::Halves(data, cols, order));
@@ -91,7 +93,9 @@ impl Weights<'_> {
             Weights::Matrix(m) => {
                 let stored = m.order().stored(row);
                 match m.storage() {
-                    Storage::Int(int) => groups(s, int, stored, m.cols(), start, out),
+                    Storage::Int(int @ IntStorage { grouping: Grouping::Group(n), .. }) => {
+                        groups(s, int, *n, stored, m.cols(), start, out);
+                    }
                     Storage::Nf4(n) if n.block.is_multiple_of(2) && m.cols().is_multiple_of(2) => {
                         levels(s, n, stored * m.cols() + start, out);
                     }
@@ -118,11 +122,10 @@ fn codes<S: Simd>(s: S, int: &IntStorage<Bytes>, stored: usize, start: usize, sc
     }
 }
 
-/// Codes times the scales of their groups, as [`Matrix::decode_range`] has it (a factor of
+/// Codes times the scales of their groups of `n`, as [`Matrix::decode_range`] has it (a factor of
 /// absmax / 127 is rounded once more here).
 #[inline(always)]
-fn groups<S: Simd>(s: S, int: &IntStorage<Bytes>, stored: usize, cols: usize, start: usize, out: &mut [f32]) {
-    let Grouping::Group(n) = int.grouping else { return };
+fn groups<S: Simd>(s: S, int: &IntStorage<Bytes>, n: usize, stored: usize, cols: usize, start: usize, out: &mut [f32]) {
     let base = stored * cols.div_ceil(n);
     // A group that begins within a byte is widened with its row and scaled later.
     let whole_bytes = int.packing != Packing::Nibble || n.is_multiple_of(2);
