@@ -254,7 +254,7 @@ fn what_an_engine_rounded_is_not_rounded_again() {
         for math in [Math::LlamaCpp, Math::Bitsandbytes] {
             let linear = Linear { matrix: matrix.clone(), bias: None, activation: Activation::Float };
             let Some(rounding) = math.rounding(&linear) else { continue };
-            let rounded = rounding.round(&x, cols, &[1; 1]);
+            let rounded = rounding.round(&x, cols, &[1]);
             let want = reference(&matrix, &rounded, &vec![0.0; rows], Activation::Float, &x);
             let layers = [PackedLinear::new("test", Arc::new(linear), math)];
             let mut out = vec![0f32; rows];
