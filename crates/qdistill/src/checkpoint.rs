@@ -103,7 +103,7 @@ pub fn save_weights(path: &Path, weights: &[Weight]) -> Result<()> {
     weights::write(path, FloatType::F16, &entries, &metadata())
 }
 
-/// Reads the F16 weights of a checkpoint that [`save`] wrote, in the file's order.
+/// Reads the F16 weights of a checkpoint that [`save_weights`] wrote, in the file's order.
 pub fn load_weights(path: &Path) -> Result<Vec<Weight>> {
     let bytes = std::fs::read(path).map_err(Error::io(path))?;
     let file = safetensors::SafeTensors::deserialize(&bytes).map_err(|e| Error::malformed(path, e))?;

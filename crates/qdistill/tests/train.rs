@@ -137,7 +137,7 @@ fn an_interrupted_training_resumes_to_the_same_bytes() {
 #[test]
 fn the_teacher_beside_the_student_and_cut_students() {
     let bench = Bench::new();
-    std::fs::write(bench.path("text.txt"), std::fs::read(PROSE).expect("the text")[..6000].to_vec()).expect("written");
+    std::fs::write(bench.path("text.txt"), &std::fs::read(PROSE).expect("the text")[..6000]).expect("written");
     let train = |out: &str, more: &[&str]| {
         let fixed = ["train", "--teacher", FIXTURE, "--text", "text.txt", "--context", "32", "-o", out, "--json"];
         let schedule = ["--steps", "4", "--batch", "4", "--warmup", "1", "--validate-every", "2"];

@@ -20,7 +20,7 @@ fn requests() -> Vec<Request> {
         prefix: None,
         prompt: (0..1 + i * 23 % 50).map(|t| ((t * 31 + i * 17 + t * t) % SIZE.vocab) as u32).collect(),
         max_new: 1 + i * 13 % 29,
-        stop: if i % 3 == 0 { (0..12).collect() } else { vec![] },
+        stop: if i.is_multiple_of(3) { (0..12).collect() } else { vec![] },
         sampler: match i % 2 {
             0 => Sampler::greedy(),
             _ => Sampler::new(i as u64, 2.0, Some(40), 0.95).expect("in range"),

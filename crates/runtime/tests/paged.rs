@@ -24,8 +24,7 @@ fn flat(t: &Tensor) -> Vec<f32> {
 }
 
 fn step(model: &Transformer, pool: &mut Pool, parts: &mut [(&mut Sequence, &[u32])]) -> Result<Vec<f32>, Error> {
-    let mut feeds: Vec<Feed<'_>> =
-        parts.iter_mut().map(|(sequence, tokens)| Feed { sequence: &mut **sequence, tokens: *tokens }).collect();
+    let mut feeds: Vec<Feed<'_>> = parts.iter_mut().map(|(sequence, tokens)| Feed { sequence, tokens }).collect();
     Ok(flat(&model.step(pool, &mut feeds)?))
 }
 

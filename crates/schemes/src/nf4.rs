@@ -201,7 +201,10 @@ mod tests {
                 let scale = |i: usize| f64::from(decoded.unwrap_or(&out.absmax)[i / block]);
                 let term = |(i, w): (usize, &f32)| (f64::from(*w) - f64::from(LEVELS[usize::from(out.codes[i])]) * scale(i)).powi(2);
                 let wanted: f64 = src.iter().enumerate().map(term).sum();
-                prop_assert!((found - wanted).abs() <= 1e-5 * wanted + 1e-11 * src.len() as f64, "{} {}", found, wanted);
+                // Each difference of f32s of size 3 is known to 2.4e-7; its square to twice that times itself.
+                let n = src.len() as f64;
+                let known = 1e-5 * wanted + 5e-7 * (n * wanted).sqrt() + 1e-12 * n;
+                prop_assert!((found - wanted).abs() <= known, "{} {}", found, wanted);
             }
         }
     }

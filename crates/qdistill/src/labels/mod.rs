@@ -5,7 +5,7 @@
 //!
 //! | tensor | type, shape | |
 //! |---|---|---|
-//! | `tokens` | U32 [n] | what the teacher saw |
+//! | `tokens` | U32 `[n]` | what the teacher saw |
 //! | `documents`, `windows` | I64 [m, 2] | where each begins and ends in `tokens` |
 //! | `ids` (top-k) | U16 or U32 [predictions, k] | the most likely tokens, the most likely first |
 //! | `log_probs` (top-k) | F16 [predictions, k] | their natural log-probabilities at temperature 1 |

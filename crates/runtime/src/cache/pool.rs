@@ -96,15 +96,16 @@ impl Pool {
         blocks: usize,
         device: &Device,
     ) -> Result<Self> {
+        let too_large = || Error::CacheMemory { blocks, block_tokens };
+        let bytes = ty.bytes_per_token(config).checked_mul(block_tokens).and_then(|b| b.checked_mul(blocks));
+        bytes.and_then(|n| Vec::<u8>::new().try_reserve_exact(n).ok()).ok_or_else(too_large)?;
+        let last = u32::try_from(blocks).map_err(|_| too_large())?;
+        // Less than all bytes, so it doesn't wrap.
         let shape = Shape::of(config, block_tokens);
         let (dtype, plane) = match ty {
             KvType::F16 => (DType::F16, shape.plane::<half::f16>()),
             KvType::Int8 => (DType::U8, shape.plane::<u8>()),
         };
-        let too_large = || Error::CacheMemory { blocks, block_tokens };
-        let bytes = ty.bytes_per_token(config).checked_mul(block_tokens).and_then(|b| b.checked_mul(blocks));
-        bytes.and_then(|n| Vec::<u8>::new().try_reserve_exact(n).ok()).ok_or_else(too_large)?;
-        let last = u32::try_from(blocks).map_err(|_| too_large())?;
         let layer = || Tensor::zeros((blocks, config.kv_heads, plane), dtype, device);
         let layers = (0..config.layers).map(|_| layer()).collect::<Result<Vec<_>, _>>()?;
         // The first blocks are given out first.
