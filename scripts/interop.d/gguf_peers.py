@@ -132,7 +132,8 @@ def ours(args, work, table):
             run([args.bin / "qinspect", "tensors", file, "--json"]).stdout)["tensors"])
         decode = "packed layout" if packed else differing(back, gguf_decoded(file, config))
         table.row(scheme, "GGUF", "gguf-py", listing(args, file), decode)
-        score(args, table, scheme, file)
+        if args.scored(scheme):
+            score(args, table, scheme, file)
         if scheme == "f16":
             table.row(scheme, "GGUF", "llama-tokenize", tokenization(args, file, args.model))
 
