@@ -27,7 +27,7 @@ pub fn run(args: &ActivationsArgs, progress: &dyn Progress) -> Result<String> {
     request.cut.check()?;
     let mut found = activations::look(&args.model, &request, progress)?;
     if let Some(save) = &args.save {
-        output::write(save, &found.calibration.to_bytes()?)?;
+        store::output::write_file(save, &found.calibration.to_bytes()?)?;
         let modules = found.calibration.modules().count();
         found.notes.push(format!(
             "{}: calibration of {modules} modules on {} tokens, for qconvert --calibration",

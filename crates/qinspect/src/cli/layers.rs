@@ -39,7 +39,7 @@ pub fn run(args: &LayersArgs, progress: &dyn Progress) -> Result<String> {
     };
     let found = layers::measure(&args.model, &request, progress)?;
     if let Some(recipe) = &args.recipe {
-        output::write(recipe, found.recipe.toml.as_bytes())?;
+        store::output::write_file(recipe, found.recipe.toml.as_bytes())?;
     }
     output::present(&found, &args.output)
 }

@@ -7,7 +7,7 @@ use report::page::Page;
 use report::table::{Table, Terminal};
 use serde_json::{Map, Value, json};
 use std::path::Path;
-use store::output::{OutputFile, refuse_same_file};
+use store::output::{OutputFile, refuse_same_file, write_file};
 
 /// Version of the JSON.
 const VERSION: u32 = 1;
@@ -55,12 +55,12 @@ pub fn check_files(files: &[&Path], inputs: &[&Path]) -> Result<()> {
 /// Writes the files, and gives what is printed.
 pub fn present(findings: &dyn Findings, args: &OutputArgs) -> Result<String> {
     if let Some(Some(path)) = &args.json {
-        write(path, json_text(findings)?.as_bytes())?;
+        write_file(path, json_text(findings)?.as_bytes())?;
     }
     if let Some(path) = &args.html {
         let mut page = findings.page()?;
         page.colophon = format!("Made by {}.", tool());
-        write(path, page.render()?.as_bytes())?;
+        write_file(path, page.render()?.as_bytes())?;
     }
     if args.prints_json() {
         return json_text(findings);
@@ -70,13 +70,6 @@ pub fn present(findings: &dyn Findings, args: &OutputArgs) -> Result<String> {
     }
     let form = report::stdout_form();
     findings.terminal(&Terminal { width: form.width.min(WIDEST), ..form })
-}
-
-/// Writes a file that appears whole or not at all.
-pub fn write(path: &Path, bytes: &[u8]) -> Result<()> {
-    let file = OutputFile::create(path, None)?;
-    file.write_all_at(bytes, 0)?;
-    Ok(file.persist()?)
 }
 
 fn tool() -> String {

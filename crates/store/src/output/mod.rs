@@ -99,6 +99,16 @@ impl OutputFile {
     }
 }
 
+/// Writes a file that appears whole or not at all.
+///
+/// # Errors
+/// As [`OutputFile::create`]; the destination is then as it was.
+pub fn write_file(dest: &Path, bytes: &[u8]) -> Result<()> {
+    let file = OutputFile::create(dest, Some(bytes.len() as u64))?;
+    file.write_all_at(bytes, 0)?;
+    file.persist()
+}
+
 /// Asks for `len` bytes of disk, so that a full disk shows at once.
 fn reserve(file: &File, len: u64) -> io::Result<()> {
     if len == 0 {
