@@ -2,23 +2,15 @@
 
 mod common;
 
-use common::{Size, config, model, weights};
-use runtime::{Batching, Engine, Error, KvType, Policy, Request, RequestId, Sampler, Step, Transformer, cpu, generate};
-use serde_json::json;
+use common::{load, tokens};
+use runtime::{Batching, Engine, Error, KvType, Policy, Request, RequestId, Sampler, Step, generate};
 use std::collections::BTreeMap;
-
-const SIZE: Size = Size { vocab: 97, hidden: 64, inner: 112, layers: 2, heads: 6, kv_heads: 2, head_dim: 16 };
-
-fn load() -> Transformer {
-    let store = model(config("qwen3", SIZE, true, json!({})), &weights("qwen3", SIZE, true), true);
-    Transformer::load(&store, &cpu()).expect("loads")
-}
 
 /// Mixed lengths; every second samples.
 fn requests() -> Vec<Request> {
     let request = |i: usize| Request {
         prefix: None,
-        prompt: (0..1 + i * 23 % 50).map(|t| ((t * 31 + i * 17 + t * t) % SIZE.vocab) as u32).collect(),
+        prompt: tokens(1 + i * 23 % 50, i),
         max_new: 1 + i * 13 % 29,
         stop: if i.is_multiple_of(3) { (0..12).collect() } else { vec![] },
         sampler: match i % 2 {
@@ -53,7 +45,7 @@ fn run(engine: &mut Engine<'_>, requests: &[Request]) -> (BTreeMap<RequestId, Ve
 
 #[test]
 fn outputs_equal_single_request_decoding() {
-    let (model, requests) = (load(), requests());
+    let (model, requests) = (load("qwen3", true), requests());
     let alone: Vec<Vec<u32>> = requests
         .iter()
         .map(|r| generate(&model, &r.prompt, r.max_new, &mut r.sampler.clone(), &r.stop).expect("runs"))
@@ -76,7 +68,7 @@ fn outputs_equal_single_request_decoding() {
 
 #[test]
 fn static_batches_begin_when_the_last_has_ended() {
-    let (model, requests) = (load(), requests());
+    let (model, requests) = (load("qwen3", true), requests());
     let steps = |policy| {
         let pool = model.new_pool(KvType::F16, 16, 40).expect("room");
         run(&mut Engine::new(&model, pool, batching(policy, 4, 64)), &requests).1
@@ -92,7 +84,7 @@ fn static_batches_begin_when_the_last_has_ended() {
 
 #[test]
 fn requests_share_a_prefix() {
-    let model = load();
+    let model = load("qwen3", true);
     let prefix: Vec<u32> = (0..40).collect();
     let mut engine =
         Engine::new(&model, model.new_pool(KvType::F16, 16, 20).expect("room"), batching(Policy::Continuous, 4, 64));
@@ -111,7 +103,7 @@ fn requests_share_a_prefix() {
 
 #[test]
 fn what_can_never_run_is_refused() {
-    let model = load();
+    let model = load("qwen3", true);
     let pool = model.new_pool(KvType::F16, 16, 3).expect("room");
     let mut engine = Engine::new(&model, pool, batching(Policy::Continuous, 2, 8));
     let request = |prompt: &[u32], max_new| Request {

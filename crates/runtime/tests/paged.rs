@@ -2,26 +2,11 @@
 
 mod common;
 
-use candle_core::Tensor;
-use common::{Size, config, model, weights};
+use common::{SIZE, Size, config, flat, load, model, tokens, weights};
 use runtime::{Error, Feed, KvType, Math, Options, Pool, Sequence, Transformer, cpu};
 use serde_json::json;
 
-const SIZE: Size = Size { vocab: 97, hidden: 64, inner: 112, layers: 2, heads: 6, kv_heads: 2, head_dim: 16 };
 const BOTH: [KvType; 2] = [KvType::F16, KvType::Int8];
-
-fn load(model_type: &str) -> Transformer {
-    let store = model(config(model_type, SIZE, true, json!({})), &weights(model_type, SIZE, true), true);
-    Transformer::load(&store, &cpu()).expect("loads")
-}
-
-fn tokens(n: usize, seed: usize) -> Vec<u32> {
-    (0..n).map(|i| ((i * 31 + seed * 17 + i * i) % SIZE.vocab) as u32).collect()
-}
-
-fn flat(t: &Tensor) -> Vec<f32> {
-    t.flatten_all().and_then(|t| t.to_vec1()).expect("f32")
-}
 
 fn step(model: &Transformer, pool: &mut Pool, parts: &mut [(&mut Sequence, &[u32])]) -> Result<Vec<f32>, Error> {
     let mut feeds: Vec<Feed<'_>> = parts.iter_mut().map(|(sequence, tokens)| Feed { sequence, tokens }).collect();
@@ -44,7 +29,7 @@ fn bytes_per_token_are_the_formula_and_what_is_allocated() {
     assert_eq!(KvType::F16.bytes_per_token(&qwen(2)), 12_288);
     assert_eq!(KvType::F16.bytes_per_token(&qwen(14)), 86_016);
     assert_eq!(KvType::Int8.bytes_per_token(&qwen(2)), 2 * 24 * 2 * (64 + 2));
-    let model = load("llama");
+    let model = load("llama", true);
     for ty in BOTH {
         let per_token = ty.bytes_per_token(model.config());
         assert_eq!(model.new_cache_of(ty, 3, 41).expect("room").bytes(), 3 * 41 * per_token);
@@ -55,7 +40,7 @@ fn bytes_per_token_are_the_formula_and_what_is_allocated() {
 #[test]
 fn sequences_of_different_lengths_share_a_step_and_change_nothing() {
     for ty in BOTH {
-        let model = load("qwen3");
+        let model = load("qwen3", true);
         let all = [tokens(100, 1), tokens(70, 2), tokens(33, 3)];
         let want: Vec<Vec<f32>> = all.iter().map(|t| alone(&model, ty, t)).collect();
         for block in [1, 16, 24, 64, 200] {
@@ -82,7 +67,7 @@ fn sequences_of_different_lengths_share_a_step_and_change_nothing() {
 
 #[test]
 fn a_shared_prefix_is_held_once_and_copied_on_write() {
-    let model = load("llama");
+    let model = load("llama", true);
     let prefix = tokens(40, 4);
     for ty in BOTH {
         let mut pool = model.new_pool(ty, 16, 7).expect("room");
@@ -115,7 +100,7 @@ fn a_shared_prefix_is_held_once_and_copied_on_write() {
 
 #[test]
 fn rejected_tokens_leave_no_trace() {
-    let model = load("llama");
+    let model = load("llama", true);
     let (all, drafts) = (tokens(60, 8), tokens(30, 9));
     for ty in BOTH {
         let mut pool = model.new_pool(ty, 8, 12).expect("room");
@@ -137,7 +122,7 @@ fn rejected_tokens_leave_no_trace() {
 
 #[test]
 fn an_exhausted_cache_is_named_and_changes_nothing() {
-    let model = load("llama");
+    let model = load("llama", true);
     let t = tokens(64, 10);
     let mut pool = model.new_pool(KvType::F16, 16, 3).expect("room");
     let (mut a, mut b) = (pool.sequence(), pool.sequence());
@@ -165,7 +150,7 @@ fn an_exhausted_cache_is_named_and_changes_nothing() {
 
 #[test]
 fn eight_bit_keys_and_values_are_near() {
-    let model = load("llama");
+    let model = load("llama", true);
     let t = tokens(80, 11);
     let [f16, int8] = BOTH.map(|ty| alone(&model, ty, &t));
     let size = f16.iter().map(|v| v * v).sum::<f32>();

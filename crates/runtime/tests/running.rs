@@ -2,25 +2,9 @@
 
 mod common;
 
-use candle_core::Tensor;
-use common::{Size, config, model, weights};
+use common::{SIZE, config, flat, load, tokens, weights};
 use runtime::{Error, Observer, Sampler, Transformer, cpu, generate};
 use serde_json::json;
-
-const SIZE: Size = Size { vocab: 97, hidden: 64, inner: 112, layers: 2, heads: 6, kv_heads: 2, head_dim: 16 };
-
-fn load(model_type: &str, tied: bool) -> Transformer {
-    let store = model(config(model_type, SIZE, tied, json!({})), &weights(model_type, SIZE, tied), true);
-    Transformer::load(&store, &cpu()).expect("loads")
-}
-
-fn tokens(n: usize, seed: usize) -> Vec<u32> {
-    (0..n).map(|i| ((i * 31 + seed * 17 + i * i) % SIZE.vocab) as u32).collect()
-}
-
-fn flat(t: &Tensor) -> Vec<f32> {
-    t.flatten_all().and_then(|t| t.to_vec1()).expect("f32")
-}
 
 #[test]
 fn batch_and_what_follows_never_change_a_state() {

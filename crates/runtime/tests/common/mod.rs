@@ -2,6 +2,7 @@
 #![allow(dead_code, missing_docs)]
 
 use indexmap::IndexMap;
+use runtime::{Transformer, cpu};
 use schemes::RowOrder;
 use serde_json::{Value, json};
 use std::path::PathBuf;
@@ -17,6 +18,25 @@ pub struct Size {
     pub heads: usize,
     pub kv_heads: usize,
     pub head_dim: usize,
+}
+
+/// Most tests' shape.
+pub const SIZE: Size = Size { vocab: 97, hidden: 64, inner: 112, layers: 2, heads: 6, kv_heads: 2, head_dim: 16 };
+
+/// A model of that shape.
+pub fn load(model_type: &str, tied: bool) -> Transformer {
+    let store = model(config(model_type, SIZE, tied, json!({})), &weights(model_type, SIZE, tied), true);
+    Transformer::load(&store, &cpu()).expect("loads")
+}
+
+/// Tokens of its vocabulary, other ones for each seed.
+pub fn tokens(n: usize, seed: usize) -> Vec<u32> {
+    (0..n).map(|i| ((i * 31 + seed * 17 + i * i) % SIZE.vocab) as u32).collect()
+}
+
+/// All values.
+pub fn flat(t: &candle_core::Tensor) -> Vec<f32> {
+    t.flatten_all().and_then(|t| t.to_vec1()).expect("f32")
 }
 
 /// Numbers in [-0.5, 0.5), the same for the same seed.
