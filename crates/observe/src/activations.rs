@@ -4,6 +4,7 @@
 //! The model runs twice: maxima come first, since the scales follow from them, then the codes that
 //! these scales give. Nothing is kept of a token but its largest value.
 
+use crate::weights::ROUND;
 use crate::{Calibration, Collector, Error};
 use runtime::{Observer, Transformer};
 use std::collections::BTreeMap;
@@ -301,10 +302,9 @@ impl Counter {
     }
 }
 
-/// The nearest integer, ties to even, of a number in [-127, 127]: adding 1.5 x 2^23 rounds, and
-/// unlike `round_ties_even` that is no call of a function on older processors.
+/// The nearest integer, ties to even, of a number in [-127, 127]; unlike `round_ties_even` no call
+/// of a function on older processors.
 fn rounded(x: f32) -> i32 {
-    const ROUND: f32 = 12_582_912.0;
     (x + ROUND).to_bits() as i32 - ROUND.to_bits() as i32
 }
 

@@ -182,7 +182,7 @@ fn count_beyond<B: AsRef<[u8]>>(matrix: &Matrix<B>, mean: f64, sigma: f64, out: 
 
 /// Adding 1.5 * 2^23 rounds to the nearest integer, whose two's complement ends the sum's bits. (A
 /// cast checks its range and keeps the loop scalar.)
-const ROUND: f32 = 12_582_912.0;
+pub(crate) const ROUND: f32 = 12_582_912.0;
 
 /// The bin of each value, for one on an edge either neighbour; gives the largest distance from the mean.
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512bw+avx512vl", "x86_64+avx2+fma"))]
