@@ -10,8 +10,8 @@ use indexmap::IndexMap;
 use safetensors::tensor::Dtype;
 use schemes::FloatType;
 use serde_json::{Value, json};
-use std::io::Write;
 use std::path::{Path, PathBuf};
+use store::output::write_file;
 use tokenizers::Tokenizer;
 
 /// A tensor on its way to or from a file.
@@ -58,14 +58,18 @@ impl Output {
     /// # Errors
     /// [`Error::Weight`] for a value that the type can't hold, [`Error::Io`], [`Error::Store`].
     pub fn save(&self, student: &Student) -> Result<()> {
-        std::fs::create_dir_all(&self.folder).map_err(Error::io(&self.folder))?;
-        write_json(&self.folder.join("config.json"), &self.config)?;
-        for (name, bytes) in &self.files {
-            write(&self.folder.join(name), bytes)?;
+        let file = self.folder.join("model.safetensors");
+        // Where there are weights, what lies beside them was written before, and stays as it is.
+        if !file.exists() {
+            std::fs::create_dir_all(&self.folder).map_err(Error::io(&self.folder))?;
+            write_file(&self.folder.join("config.json"), format!("{:#}\n", self.config).as_bytes())?;
+            for (name, bytes) in &self.files {
+                write_file(&self.folder.join(name), bytes)?;
+            }
         }
         let parameters = student.parameters();
         let entries: Vec<Entry<'_>> = parameters.iter().map(|p| Entry::var(&p.name, &p.var)).collect();
-        weights::write(&self.folder.join("model.safetensors"), self.float, &entries, &self.metadata)
+        weights::write(&file, self.float, &entries, &self.metadata)
     }
 
     /// A Llama with a tokenizer that was made for it, in F16.
@@ -117,33 +121,6 @@ pub fn load_weights(path: &Path) -> Result<Vec<Weight>> {
     }
     weights.sort_by(|a, b| a.name.cmp(&b.name));
     Ok(weights)
-}
-
-/// Writes a file beside its place, then renames it there.
-pub fn write(path: &Path, bytes: &[u8]) -> Result<()> {
-    let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let mut file = tempfile::NamedTempFile::new_in(folder).map_err(Error::io(folder))?;
-    file.write_all(bytes).map_err(Error::io(path))?;
-    make_readable(file.as_file()).map_err(Error::io(path))?;
-    file.as_file().sync_all().map_err(Error::io(path))?;
-    file.persist(path).map_err(|e| Error::io(path)(e.error))?;
-    std::fs::File::open(folder).and_then(|f| f.sync_all()).map_err(Error::io(folder))
-}
-
-/// Temporary files are private; a checkpoint need not be.
-#[cfg(unix)]
-fn make_readable(file: &std::fs::File) -> std::io::Result<()> {
-    use std::os::unix::fs::PermissionsExt;
-    file.set_permissions(std::fs::Permissions::from_mode(0o644))
-}
-
-#[cfg(not(unix))]
-fn make_readable(_: &std::fs::File) -> std::io::Result<()> {
-    Ok(())
-}
-
-fn write_json(path: &Path, value: &Value) -> Result<()> {
-    write(path, format!("{value:#}\n").as_bytes())
 }
 
 fn config(shape: &Shape, vocabulary: usize) -> Value {

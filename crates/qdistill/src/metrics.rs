@@ -40,7 +40,7 @@ impl Metrics {
             value.and_then(|v| v.get("step")?.as_u64()).is_some_and(|at| at <= step as u64)
         };
         let kept: String = text.lines().filter(is_kept).flat_map(|line| [line, "\n"]).collect();
-        crate::checkpoint::write(&path, kept.as_bytes())?;
+        store::output::write_file(&path, kept.as_bytes())?;
         let file = File::options().append(true).open(&path).map_err(Error::io(&path))?;
         Ok(Self { path, file })
     }

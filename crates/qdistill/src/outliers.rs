@@ -103,7 +103,7 @@ pub fn plant(model: &Path, output: &Path, plan: &Plan, seed: u64) -> Result<()> 
     for name in ["config.json", "generation_config.json", "tokenizer_config.json", "tokenizer.json"] {
         let from = model.join(name);
         let bytes = std::fs::read(&from).map_err(Error::io(&from))?;
-        checkpoint::write(&output.join(name), &bytes)?;
+        store::output::write_file(&output.join(name), &bytes)?;
     }
     checkpoint::save_weights(&output.join("model.safetensors"), &rewrite.weights)
 }

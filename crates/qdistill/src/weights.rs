@@ -5,7 +5,6 @@ use candle_core::Var;
 use indexmap::IndexMap;
 use schemes::{FloatType, Overflow, encode_floats};
 use std::path::Path;
-use store::DType;
 use store::output::OutputFile;
 use store::safetensors::{TensorSpec, plan};
 
@@ -39,22 +38,13 @@ impl<'a> Entry<'a> {
     }
 }
 
-/// The type of a float type's tensors.
-pub fn dtype(float: FloatType) -> DType {
-    match float {
-        FloatType::F32 => DType::F32,
-        FloatType::F16 => DType::F16,
-        FloatType::BF16 => DType::BF16,
-    }
-}
-
 /// Writes a whole file of `float` beside its place and renames it there. What memory it takes doesn't depend on the
 /// tensors.
 ///
 /// # Errors
 /// [`Error::Weight`] for a value that the type can't hold, [`Error::Store`] where the file can't be written.
 pub fn write(path: &Path, float: FloatType, entries: &[Entry<'_>], metadata: &IndexMap<String, String>) -> Result<()> {
-    let spec = |e: &Entry<'_>| TensorSpec { name: e.name.clone(), dtype: dtype(float), shape: e.shape.clone() };
+    let spec = |e: &Entry<'_>| TensorSpec { name: e.name.clone(), dtype: float.into(), shape: e.shape.clone() };
     let specs: Vec<TensorSpec> = entries.iter().map(spec).collect();
     let plan = plan(path, &specs, metadata)?;
     let file = OutputFile::create(path, Some(plan.file_len()))?;

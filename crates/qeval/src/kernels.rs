@@ -4,6 +4,8 @@
 //! 2e-7); sums run in f32 over at most 64 terms a lane and from there on in f64, so that a mean
 //! over tokens is good to better than 1e-6.
 
+use runtime::exp;
+
 /// What a row of finite logits comes to.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Row {
@@ -44,28 +46,6 @@ pub fn divergence(reference: &[f32], r: &Row, artifact: &[f32], a: &Row) -> f64 
 const LANES: usize = 16;
 /// Terms that are summed in f32 before f64 takes over: 64 a lane.
 const BLOCK: usize = 64 * LANES;
-
-/// Adds `exp(x)` for x <= 0, by Cephes' polynomial.
-#[inline(always)]
-fn exp(x: f32) -> f32 {
-    const LN2_HI: f32 = 0.693_359_4;
-    const LN2_LO: f32 = -2.121_944_4e-4;
-    /// 1.5 x 2^23: adding it rounds to a whole number.
-    const MAGIC: f32 = 12_582_912.0;
-    let x = if x < -86.0 { -86.0 } else { x };
-    let shifted = x * std::f32::consts::LOG2_E + MAGIC;
-    let n = shifted - MAGIC;
-    let r = (x - n * LN2_HI) - n * LN2_LO;
-    let mut p = 1.987_569_1e-4;
-    p = p * r + 1.398_199_9e-3;
-    p = p * r + 8.333_452e-3;
-    p = p * r + 4.166_579_6e-2;
-    p = p * r + 1.666_666_5e-1;
-    p = p * r + 0.5;
-    let y = p * (r * r) + r + 1.0;
-    // The low bits of `shifted` are n in two's complement: they go into y's exponent.
-    f32::from_bits(y.to_bits().wrapping_add(shifted.to_bits() << 23))
-}
 
 /// The largest value (NaN aside) and whether all are finite.
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512bw+avx512vl", "x86_64+avx2+fma"))]

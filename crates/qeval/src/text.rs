@@ -23,6 +23,11 @@ pub struct Encoder {
     named: Option<u32>,
 }
 
+/// Tokens that stand for any text, where only their number matters; other ones for each `seed`.
+pub fn any_tokens(n: usize, seed: usize, vocab_size: usize) -> Vec<u32> {
+    (0..n).map(|i| ((i * 7919 + seed * 104_729 + 13) % vocab_size) as u32).collect()
+}
+
 /// A tokenized text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Encoded {

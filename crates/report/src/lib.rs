@@ -7,8 +7,9 @@
 //! Three rules hold throughout:
 //!
 //! - Nothing is printed. Functions return strings or write to an
-//!   [`std::io::Write`]; the exceptions are [`print_result`], [`progress::Bars`], which draws
-//!   on standard error while it is a terminal, and [`tidy_when_interrupted`].
+//!   [`std::io::Write`]; the exceptions are [`arguments`], [`print_result`],
+//!   [`progress::Bars`], which draws on standard error while it is a terminal, and
+//!   [`tidy_when_interrupted`].
 //! - Nothing is said by colour alone: a [`table::Tone`] has a symbol and a word,
 //!   a series has a marker of its own.
 //! - Numbers that can't be shown (NaN, infinities, values that a log axis can't
@@ -26,4 +27,4 @@ mod terminal;
 
 pub use error::Error;
 pub use interrupt::tidy_when_interrupted;
-pub use terminal::{error_line, print_result, stdout_form};
+pub use terminal::{arguments, error_line, print_result, stdout_form};

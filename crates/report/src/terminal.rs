@@ -1,15 +1,30 @@
-//! What standard output and standard error are drawn on, and what an error says there.
+//! Where a program meets who runs it: its arguments, what standard output and standard error are
+//! drawn on, and what an error says there.
 
 use crate::spark::Glyphs;
 use crate::table::Terminal;
 use std::error::Error;
 use std::io::{self, IsTerminal, Write};
+use std::process::ExitCode;
 
 /// The form that a table takes on standard output.
 pub fn stdout_form() -> Terminal {
     // A file is read elsewhere: its characters don't depend on this terminal's.
     let glyphs = if std::io::stdout().is_terminal() { Glyphs::detect() } else { Glyphs::Unicode };
     Terminal { width: terminal_width(), color: use_color(), glyphs }
+}
+
+/// A program's arguments; else what they come to: 0 after help was asked for and printed, 2 for
+/// wrong usage.
+///
+/// # Errors
+/// The exit code.
+pub fn arguments<C: clap::Parser>() -> Result<C, ExitCode> {
+    C::try_parse().map_err(|e| {
+        // A closed pipe while printing help is no failure.
+        let _ = e.print();
+        ExitCode::from(if e.use_stderr() { 2 } else { 0 })
+    })
 }
 
 /// Prints a program's result. A reader that has gone away (a closed pipe) is no failure.

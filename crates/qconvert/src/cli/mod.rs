@@ -7,7 +7,6 @@ mod render;
 use crate::{Job, Made, Source};
 use anyhow::{Context, Result};
 use args::Args;
-use clap::Parser;
 use jobs::{Request, Wanted};
 use observe::Calibration;
 use std::io::Write;
@@ -17,13 +16,9 @@ use store::Progress;
 
 /// Runs the program: exit code 0 when all went well, 1 on failure, 2 on wrong usage.
 pub fn main() -> ExitCode {
-    let args = match Args::try_parse() {
+    let args = match report::arguments::<Args>() {
         Ok(args) => args,
-        Err(e) => {
-            // A closed pipe while printing help is no failure.
-            let _ = e.print();
-            return ExitCode::from(if e.use_stderr() { 2 } else { 0 });
-        }
+        Err(code) => return code,
     };
     let bars = report::progress::Bars::new();
     match run(&args, &bars) {

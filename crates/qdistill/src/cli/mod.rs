@@ -40,13 +40,9 @@ fn temperature(text: &str) -> Result<f64, String> {
 
 /// Runs the program: exit code 0 when all went well, 1 on failure, 2 on wrong usage.
 pub fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let cli = match report::arguments::<Cli>() {
         Ok(cli) => cli,
-        Err(e) => {
-            // A closed pipe while printing help is no failure.
-            let _ = e.print();
-            return ExitCode::from(if e.use_stderr() { 2 } else { 0 });
-        }
+        Err(code) => return code,
     };
     let bars = Bars::new();
     let done = match &cli.command {

@@ -253,7 +253,7 @@ fn draw(folder: &Path) -> Result<()> {
         guides: vec![],
     };
     let svg = chart::standalone(&plot.draw(chart::WIDE));
-    Ok(qdistill::checkpoint::write(&folder.join("loss.svg"), svg.as_bytes())?)
+    Ok(store::output::write_file(&folder.join("loss.svg"), svg.as_bytes())?)
 }
 
 fn result(args: &Args, finished: &Finished, weights: usize, seconds: f64) -> Result<String> {

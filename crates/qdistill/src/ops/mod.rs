@@ -36,28 +36,9 @@ pub trait Real: WithDType {
 }
 
 impl Real for f32 {
-    /// Cephes' polynomial, which compilers turn into vector code: within 2e-7 relative from e^-87 to e^88, and no
-    /// smaller or larger than these. NaN stays NaN.
     #[inline(always)]
     fn exp(self) -> Self {
-        const LN2_HI: f32 = 0.693_359_4;
-        const LN2_LO: f32 = -2.121_944_4e-4;
-        /// 1.5 x 2^23: adding it rounds to a whole number.
-        const MAGIC: f32 = 12_582_912.0;
-        let x = if self < -87.0 { -87.0 } else { self };
-        let x = if x > 88.0 { 88.0 } else { x };
-        let shifted = x * std::f32::consts::LOG2_E + MAGIC;
-        let n = shifted - MAGIC;
-        let r = (x - n * LN2_HI) - n * LN2_LO;
-        let mut p = 1.987_569_1e-4;
-        p = p * r + 1.398_199_9e-3;
-        p = p * r + 8.333_452e-3;
-        p = p * r + 4.166_579_6e-2;
-        p = p * r + 1.666_666_5e-1;
-        p = p * r + 0.5;
-        let y = p * (r * r) + r + 1.0;
-        // The low bits of `shifted` are n in two's complement: they go into y's exponent.
-        f32::from_bits(y.to_bits().wrapping_add(shifted.to_bits() << 23))
+        runtime::exp(self)
     }
     fn ln(self) -> Self {
         f32::ln(self)

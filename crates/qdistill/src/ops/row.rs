@@ -37,6 +37,7 @@ macro_rules! sum_over {
     }};
 }
 
+/// The largest value. A NaN may be passed over here; every sum of exponentials has it.
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512bw+avx512vl", "x86_64+avx2+fma"), dispatcher = "direct")]
 pub(crate) fn largest<T: Real>(x: &[T]) -> T {
     let mut lanes = [x[0]; LANES];
@@ -44,7 +45,6 @@ pub(crate) fn largest<T: Real>(x: &[T]) -> T {
     let rest = chunks.remainder();
     for chunk in chunks {
         for i in 0..LANES {
-            // A NaN stays: it must not look like a number.
             lanes[i] = if chunk[i] <= lanes[i] { lanes[i] } else { chunk[i] };
         }
     }
@@ -100,12 +100,12 @@ pub(super) struct Forward {
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512bw+avx512vl", "x86_64+avx2+fma"), dispatcher = "direct")]
 pub(super) fn forward<T: Real>(z: &[T], x: &mut [T], top: T, shift: T, temperature: f64) -> Forward {
     let inverse = T::from_f64(1.0 / temperature);
-    let weighted = sum_over!(x, z, |x, z| ((*x - top) * inverse).exp() * (*x - z - shift));
-    let sum = sum_over!(x, z, |x, _z| {
+    let weighted = sum_over!(x, z, |x, z| {
+        let distance = *x - z - shift;
         *x = ((*x - top) * inverse).exp();
-        *x
+        *x * distance
     });
-    Forward { sum, weighted }
+    Forward { sum: total(x), weighted }
 }
 
 /// Turns the teacher's logits into `ln(student / teacher)`.

@@ -6,6 +6,7 @@ use super::{
 use crate::load::Loaded;
 use crate::model::Continuation;
 use crate::schedule::{DecodeCost, StepCosts};
+use crate::text::any_tokens;
 use crate::{Error, Packed, Result};
 use runtime::{Feed, Sequence, Transformer};
 use std::path::PathBuf;
@@ -127,8 +128,7 @@ fn cache(model: &Transformer, setting: &Setting, name: &str) -> Result<Cache> {
 
 impl Subject<'_> {
     fn tokens(&self, n: usize, seed: usize) -> Vec<u32> {
-        let vocab = self.packed.transformer().config().vocab_size;
-        (0..n).map(|i| ((i * 7919 + seed * 104_729 + 13) % vocab) as u32).collect()
+        any_tokens(n, seed, self.packed.transformer().config().vocab_size)
     }
 
     fn runs<T>(&self, result: runtime::Result<T>) -> Result<T> {

@@ -57,10 +57,7 @@ pub struct Setting {
 }
 
 fn kv_name<S: serde::Serializer>(kv: &KvType, to: S) -> Result<S::Ok, S::Error> {
-    to.serialize_str(match kv {
-        KvType::F16 => "f16",
-        KvType::Int8 => "int8",
-    })
+    to.collect_str(kv)
 }
 
 /// The most of anything that may be asked for.

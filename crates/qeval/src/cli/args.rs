@@ -4,6 +4,7 @@ use super::bench::BenchArgs;
 use super::generate::GenerateArgs;
 use super::schedule::ScheduleArgs;
 use super::speculate::SpeculateArgs;
+use crate::load::Compute;
 use crate::{Bos, Protocol, Style};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use runtime::{KvType, Math};
@@ -136,12 +137,27 @@ pub struct LogitsArgs {
     /// Where to write: a safetensors file with `tokens` (I64, n) and `logits` (F32, n x vocabulary).
     #[arg(short, long, value_name = "FILE")]
     pub output: PathBuf,
-    /// Round activations as another engine does.
+    /// Whose arithmetic, and where.
+    #[command(flatten)]
+    pub engine: EngineArgs,
+}
+
+/// Whose arithmetic, and where.
+#[derive(Debug, Args)]
+pub struct EngineArgs {
+    /// Round activations as another engine does, to see what it will really give.
     #[arg(long, value_enum, default_value_t = EngineMath::Exact, value_name = "ENGINE")]
     pub engine_math: EngineMath,
     /// Where to compute: auto or cpu.
     #[arg(long, default_value = "auto", value_name = "DEVICE")]
     pub device: String,
+}
+
+impl EngineArgs {
+    /// The same for models, whose keys and values go through a cache of type `kv`, if any.
+    pub fn compute(&self, kv: Option<KvType>) -> anyhow::Result<Compute> {
+        Ok(Compute { device: super::device(&self.device)?, math: self.engine_math.math(), kv })
+    }
 }
 
 /// Texts and windows.
@@ -166,18 +182,20 @@ pub struct TextArgs {
     /// Which tokens of a window are scored: all that have a predecessor, or as llama-perplexity.
     #[arg(long, value_enum, default_value_t = ProtocolArg::Default)]
     pub protocol: ProtocolArg,
-    /// Round activations as another engine does, to see what it will really give.
-    #[arg(long, value_enum, default_value_t = EngineMath::Exact, value_name = "ENGINE")]
-    pub engine_math: EngineMath,
     /// Send keys and values through a cache of this type, of artifacts only; by default scores need none.
     #[arg(long, value_enum, value_name = "TYPE")]
     pub kv: Option<KvArg>,
-    /// Where to compute: auto or cpu.
-    #[arg(long, default_value = "auto", value_name = "DEVICE")]
-    pub device: String,
+    /// Whose arithmetic, and where.
+    #[command(flatten)]
+    pub engine: EngineArgs,
 }
 
 impl TextArgs {
+    /// Where and how models compute.
+    pub fn compute(&self) -> anyhow::Result<Compute> {
+        self.engine.compute(self.kv.map(KvArg::ty))
+    }
+
     /// How texts become windows.
     pub fn protocol(&self) -> Protocol {
         Protocol {
@@ -320,10 +338,7 @@ impl KvArg {
 
     /// What a reader must know.
     pub fn note(self) -> String {
-        let ty = match self {
-            KvArg::F16 => "f16",
-            KvArg::Int8 => "int8",
-        };
+        let ty = self.ty();
         format!("keys and values go through an {ty} cache, those of a comparison's reference excepted (--kv)")
     }
 }

@@ -1,10 +1,10 @@
 //! `qeval bench`.
 
 use super::Outcome;
-use super::args::{EngineMath, KvArg, OutputArgs};
+use super::args::{EngineArgs, KvArg, OutputArgs};
 use super::output::{self, Findings};
 use crate::bench::{Bench, Measured, Setting, Time, bench};
-use crate::load::{Compute, Loaded};
+use crate::load::Loaded;
 use anyhow::Result;
 use clap::Args;
 use report::chart::{Axis, Line, LinePlot};
@@ -41,12 +41,9 @@ pub struct BenchArgs {
     /// How keys and values are stored.
     #[arg(long, value_enum, default_value_t = KvArg::F16, value_name = "TYPE")]
     pub kv: KvArg,
-    /// Round activations as another engine does.
-    #[arg(long, value_enum, default_value_t = EngineMath::Exact, value_name = "ENGINE")]
-    pub engine_math: EngineMath,
-    /// Where to compute: auto or cpu.
-    #[arg(long, default_value = "auto", value_name = "DEVICE")]
-    pub device: String,
+    /// Whose arithmetic, and where.
+    #[command(flatten)]
+    pub engine: EngineArgs,
     /// Output.
     #[command(flatten)]
     pub output: OutputArgs,
@@ -56,8 +53,7 @@ pub struct BenchArgs {
 pub fn run(args: &BenchArgs, progress: &dyn Progress) -> Result<Outcome> {
     let inputs: Vec<&Path> = args.models.iter().map(PathBuf::as_path).collect();
     output::check(&args.output, &inputs)?;
-    let compute =
-        Compute { device: super::device(&args.device)?, math: args.engine_math.math(), kv: Some(args.kv.ty()) };
+    let compute = args.engine.compute(Some(args.kv.ty()))?;
     let setting = Setting {
         prompts: args.prompts.clone(),
         contexts: args.contexts.clone(),
@@ -260,10 +256,7 @@ fn notes(found: &Bench) -> Vec<String> {
         giga(m.f32_flop_per_s),
         giga(m.int16_op_per_s),
         found.setting.repeats,
-        match found.setting.kv {
-            runtime::KvType::F16 => "f16",
-            runtime::KvType::Int8 => "int8",
-        }
+        found.setting.kv
     );
     std::iter::once(machine).chain(found.definitions.iter().cloned()).collect()
 }

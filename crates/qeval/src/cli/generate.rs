@@ -1,6 +1,6 @@
 //! `qeval generate`.
 
-use super::args::{EngineMath, KvArg};
+use super::args::{EngineArgs, KvArg};
 use super::{Outcome, output};
 use crate::generate::{Defaults, Generated, Message, Settings, Template, generate};
 use crate::load::{Compute, Loaded};
@@ -31,15 +31,12 @@ pub struct GenerateArgs {
     /// Print JSON, at the end.
     #[arg(long)]
     pub json: bool,
-    /// Round activations as another engine does.
-    #[arg(long, value_enum, default_value_t = EngineMath::Exact, value_name = "ENGINE")]
-    pub engine_math: EngineMath,
     /// How keys and values are stored.
     #[arg(long, value_enum, value_name = "TYPE")]
     pub kv: Option<KvArg>,
-    /// Where to compute: auto or cpu.
-    #[arg(long, default_value = "auto", value_name = "DEVICE")]
-    pub device: String,
+    /// Whose arithmetic, and where.
+    #[command(flatten)]
+    pub engine: EngineArgs,
     /// How tokens are chosen.
     #[command(flatten)]
     pub sampling: SamplingArgs,
@@ -118,8 +115,7 @@ struct Written {
 
 /// `qeval generate`.
 pub fn run(args: &GenerateArgs) -> Result<Outcome> {
-    let compute =
-        Compute { device: super::device(&args.device)?, math: args.engine_math.math(), kv: args.kv.map(KvArg::ty) };
+    let compute = args.engine.compute(args.kv.map(KvArg::ty))?;
     let (mut models, mut problems) = (Vec::new(), Vec::new());
     for path in &args.models {
         match write(path, args, &compute) {

@@ -2,18 +2,16 @@
 
 use super::args::LogitsArgs;
 use super::{Outcome, Usage};
-use crate::load::Compute;
 use crate::model::LanguageModel;
 use crate::{Bos, Encoder, Packed};
 use anyhow::{Result, bail};
 use safetensors::tensor::{Dtype, TensorView};
-use std::path::Path;
-use store::output::{OutputFile, refuse_same_file};
+use store::output::{refuse_same_file, write_file};
 
 /// `qeval logits`: one sequence through the model, all logits to a file.
 pub fn logits(args: &LogitsArgs) -> Result<Outcome> {
     refuse_same_file(&args.output, &[args.model.as_path()])?;
-    let device = super::device(&args.device)?;
+    let compute = args.engine.compute(None)?;
     let files = store::open(&args.model)?;
     let name = args.model.display().to_string();
     let tokens = match &args.prompt {
@@ -21,7 +19,7 @@ pub fn logits(args: &LogitsArgs) -> Result<Outcome> {
         // A model without a tokenizer will do.
         None => args.ids.clone(),
     };
-    let model = Packed::load(&name, &files, &Compute { device, math: args.engine_math.math(), kv: None })?;
+    let model = Packed::load(&name, &files, &compute)?;
     if tokens.is_empty() {
         bail!(Usage("the prompt has no tokens".into()));
     }
@@ -40,15 +38,9 @@ pub fn logits(args: &LogitsArgs) -> Result<Outcome> {
         ],
         None,
     )?;
-    write(&args.output, &bytes)?;
+    write_file(&args.output, &bytes)?;
     Ok(Outcome {
         text: format!("{} x {vocab} logits in {}\n", tokens.len(), args.output.display()),
         problems: broken.map(|at| format!("{name}: logits at position {at} are NaN or infinite")).into_iter().collect(),
     })
-}
-
-fn write(path: &Path, bytes: &[u8]) -> Result<()> {
-    let file = OutputFile::create(path, Some(bytes.len() as u64))?;
-    file.write_all_at(bytes, 0)?;
-    Ok(file.persist()?)
 }

@@ -8,7 +8,7 @@ use report::page::Page;
 use report::table::{Table, Terminal};
 use serde::Serialize;
 use std::path::Path;
-use store::output::{OutputFile, refuse_same_file};
+use store::output::{OutputFile, refuse_same_file, write_file};
 
 /// What a command found, in every form that it can be asked for in.
 pub trait Findings {
@@ -60,10 +60,10 @@ pub fn check(args: &OutputArgs, inputs: &[&Path]) -> Result<()> {
 /// Writes the files, and gives what is printed.
 pub fn present(found: &dyn Findings, args: &OutputArgs) -> Result<Outcome> {
     if let Some(Some(path)) = &args.json {
-        write(path, found.to_json()?.as_bytes())?;
+        write_file(path, found.to_json()?.as_bytes())?;
     }
     if let Some(path) = &args.html {
-        write(path, found.page()?.render()?.as_bytes())?;
+        write_file(path, found.page()?.render()?.as_bytes())?;
     }
     let each = |form: &dyn Fn(&Table) -> String| -> Result<String> {
         let texts: Vec<String> = found.tables(args.verbose)?.iter().map(form).collect();
@@ -111,12 +111,6 @@ fn marked_line(artifact: &str, scheme: Option<&str>, error: &str) -> String {
         Some(scheme) if scheme != artifact => format!("{artifact} ({scheme}): {error}"),
         _ => format!("{artifact}: {error}"),
     }
-}
-
-fn write(path: &Path, bytes: &[u8]) -> Result<()> {
-    let file = OutputFile::create(path, None)?;
-    file.write_all_at(bytes, 0)?;
-    Ok(file.persist()?)
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use super::args::{CompareArgs, KvArg, MeasureArgs, PerplexityArgs, TextArgs};
 use super::open::{self, Opened};
 use super::{Outcome, Usage, builtin, output, table};
 use crate::compare::{self, Entrant, Request, Subject};
-use crate::load::{Compute, Loaded};
+use crate::load::Loaded;
 use crate::{Corpus, choices};
 use anyhow::{Result, bail};
 use std::path::Path;
@@ -16,7 +16,7 @@ pub fn compare(args: &CompareArgs, progress: &dyn Progress) -> Result<Outcome> {
     inputs.extend(texts(&args.text, &args.measure));
     output::check(&args.output, &inputs)?;
     let request = request(&args.text, &args.measure)?;
-    let compute = compute(&args.text)?;
+    let compute = args.text.compute()?;
     let reference = Loaded::open(&args.reference, &compute.of_reference(), None)?;
     let artifacts: Vec<Opened> = args.artifacts.iter().map(|path| Opened::open(path, &compute, &reference)).collect();
     let entrants: Vec<Entrant<'_>> = artifacts.iter().map(|artifact| artifact.entrant(&reference)).collect();
@@ -30,18 +30,13 @@ pub fn compare(args: &CompareArgs, progress: &dyn Progress) -> Result<Outcome> {
 
 /// What a reader must know of how it was computed.
 pub fn notes(args: &TextArgs) -> Vec<String> {
-    args.engine_math.note().into_iter().chain(args.kv.map(KvArg::note)).collect()
+    args.engine.engine_math.note().into_iter().chain(args.kv.map(KvArg::note)).collect()
 }
 
 /// The files that texts and questions come from.
 pub fn texts<'a>(text: &'a TextArgs, measure: &'a MeasureArgs) -> Vec<&'a Path> {
     let questions = Some(Path::new(&measure.battery)).filter(|file| file.exists());
     text.corpus.iter().chain(&measure.choices).map(|p| p.as_path()).chain(questions).collect()
-}
-
-/// Where and how to compute.
-pub fn compute(args: &TextArgs) -> Result<Compute> {
-    Ok(Compute { device: super::device(&args.device)?, math: args.engine_math.math(), kv: args.kv.map(KvArg::ty) })
 }
 
 /// What the arguments ask for.
@@ -84,7 +79,7 @@ pub fn perplexity(args: &PerplexityArgs, progress: &dyn Progress) -> Result<Outc
     let protocol = args.text.protocol();
     protocol.check()?;
     let corpora = corpora(&args.text)?;
-    let loaded = Loaded::open(&args.model, &compute(&args.text)?, None)?;
+    let loaded = Loaded::open(&args.model, &args.text.compute()?, None)?;
     let subject: Subject<'_> = loaded.subject(None)?;
     let mut scored = compare::perplexity(&subject, &corpora, &protocol, args.seed, progress)?;
     scored.notes.splice(..0, notes(&args.text));

@@ -16,7 +16,7 @@ use report::spark::Glyphs;
 use report::table::{Cell, Column, Table, Terminal};
 use std::path::{Path, PathBuf};
 use store::Progress;
-use store::output::OutputFile;
+use store::output::write_file;
 
 /// The trace that is used when none is named.
 const TRACE: &str = include_str!("../../data/trace.jsonl");
@@ -112,9 +112,7 @@ fn make(path: &Path, args: &ScheduleArgs) -> Result<Outcome> {
         bail!(Usage(format!("a gap of {} steps is not between 0 and a million", args.gap)));
     }
     let trace = schedule::draw(args.seed, args.gap);
-    let file = OutputFile::create(path, None)?;
-    file.write_all_at(trace.to_json_lines().as_bytes(), 0)?;
-    file.persist()?;
+    write_file(path, trace.to_json_lines().as_bytes())?;
     let text = format!("{} requests in {}\n", trace.requests.len(), path.display());
     Ok(Outcome { text, problems: Vec::new() })
 }

@@ -1,9 +1,9 @@
 //! `qeval speculate`.
 
-use super::args::{EngineMath, KvArg, OutputArgs};
+use super::args::{EngineArgs, KvArg, OutputArgs};
 use super::output::{self, Findings};
 use super::{Outcome, Usage};
-use crate::load::{Compute, Loaded};
+use crate::load::Loaded;
 use crate::speculate::{Draft, MAX_GAMMA, Setting, Speculated, Speculation, speculate};
 use crate::{Bos, agreement, text};
 use anyhow::{Result, bail};
@@ -39,15 +39,12 @@ pub struct SpeculateArgs {
     /// Seed of what is sampled.
     #[arg(long, default_value_t = 0, value_name = "N")]
     pub seed: u64,
-    /// Round activations as another engine does.
-    #[arg(long, value_enum, default_value_t = EngineMath::Exact, value_name = "ENGINE")]
-    pub engine_math: EngineMath,
     /// How keys and values are stored.
     #[arg(long, value_enum, value_name = "TYPE")]
     pub kv: Option<KvArg>,
-    /// Where to compute: auto or cpu.
-    #[arg(long, default_value = "auto", value_name = "DEVICE")]
-    pub device: String,
+    /// Whose arithmetic, and where.
+    #[command(flatten)]
+    pub engine: EngineArgs,
     /// Output.
     #[command(flatten)]
     pub output: OutputArgs,
@@ -74,8 +71,7 @@ fn gammas(text: &str) -> Result<Gammas, String> {
 pub fn run(args: &SpeculateArgs, progress: &dyn Progress) -> Result<Outcome> {
     let inputs: Vec<&Path> = std::iter::once(&args.target).chain(&args.draft).map(PathBuf::as_path).collect();
     output::check(&args.output, &inputs)?;
-    let compute =
-        Compute { device: super::device(&args.device)?, math: args.engine_math.math(), kv: args.kv.map(KvArg::ty) };
+    let compute = args.engine.compute(args.kv.map(KvArg::ty))?;
     let target = Loaded::open(&args.target, &compute, None)?;
     let mut drafts = Vec::with_capacity(args.draft.len());
     for path in &args.draft {

@@ -28,7 +28,7 @@ pub fn sweep(args: &SweepArgs, progress: &dyn Progress) -> Result<Outcome> {
         refuse_model_folder(keep, model)?;
     }
     let request = run::request(&args.text, &args.measure)?;
-    let compute = run::compute(&args.text)?;
+    let compute = args.text.compute()?;
     let work = TempDir::with_prefix("qeval-sweep-").context("cannot create a folder for the artifacts")?;
     let _transient = store::output::Transient::new(work.path());
     let model = match &args.model {

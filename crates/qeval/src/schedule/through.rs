@@ -4,6 +4,7 @@ use super::simulate::{Run, Served};
 use super::trace::{Request, Trace, Unit};
 use super::{Contest, Figures, Setting};
 use crate::model::LanguageModel;
+use crate::text::any_tokens;
 use crate::{Error, Packed, Result};
 use runtime::{Batching, Engine, Policy, Sampler};
 use serde::Serialize;
@@ -53,7 +54,8 @@ pub fn through(
     }
     let runs = |source| Error::Runtime { model: name.into(), source };
     progress.start("serving", Some(3 * trace.shape().output_tokens), Counted::Tokens);
-    let prompts: Vec<Vec<u32>> = (0..).zip(&trace.requests).map(|(i, r)| prompt(i, r, config.vocab_size)).collect();
+    let prompt = |(i, r): (usize, &Request)| any_tokens(r.prompt as usize, i, config.vocab_size);
+    let prompts: Vec<Vec<u32>> = trace.requests.iter().enumerate().map(prompt).collect();
     let serve = |policy| {
         let pool = model.transformer().new_pool(model.kv(), BLOCK, setting.slots * longest.div_ceil(BLOCK))?;
         let batching = Batching { policy, slots: setting.slots, prompt_tokens: setting.chunk as usize };
@@ -84,13 +86,6 @@ pub fn through(
         continuous_seconds,
         equal_alone: equal,
     })
-}
-
-/// Any tokens, other ones for every request.
-fn prompt(seed: u32, request: &Request, vocab: usize) -> Vec<u32> {
-    let vocab = vocab as u64;
-    let token = |i: u32| ((u64::from(i) * 7919 + u64::from(seed) * 104_729 + 13) % vocab) as u32;
-    (0..request.prompt).map(token).collect()
 }
 
 /// What a run through the engine came to.

@@ -14,7 +14,6 @@ mod weights_page;
 
 use crate::Error;
 use args::{Cli, Command};
-use clap::Parser;
 use report::progress::Bars;
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -26,13 +25,9 @@ struct Usage(String);
 
 /// Runs the program: exit code 0 when all went well, 1 on failure, 2 on wrong usage.
 pub fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let cli = match report::arguments::<Cli>() {
         Ok(cli) => cli,
-        Err(e) => {
-            // A closed pipe while printing help is no failure.
-            let _ = e.print();
-            return ExitCode::from(if e.use_stderr() { 2 } else { 0 });
-        }
+        Err(code) => return code,
     };
     let progress = Bars::new();
     let outcome = match &cli.command {

@@ -9,6 +9,7 @@ pub use pool::{Pool, Sequence};
 
 use crate::{Error, Result};
 use candle_core::Device;
+use std::fmt;
 use store::Config;
 
 /// How keys and values are stored.
@@ -22,15 +23,24 @@ pub enum KvType {
     Int8,
 }
 
+/// `f16` or `int8`.
+impl fmt::Display for KvType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            KvType::F16 => "f16",
+            KvType::Int8 => "int8",
+        })
+    }
+}
+
 impl KvType {
     /// Bytes of one token: `2 x layers x kv_heads x head_dim x 2` in f16, and
     /// `2 x layers x kv_heads x (head_dim + 2)` in int8.
     pub fn bytes_per_token(self, config: &Config) -> usize {
-        let head = match self {
-            KvType::F16 => 2 * config.head_dim,
-            KvType::Int8 => config.head_dim + 2,
-        };
-        2 * config.layers * config.kv_heads * head
+        match self {
+            KvType::F16 => config.cache_bytes_per_token(2),
+            KvType::Int8 => config.cache_bytes_per_token(1) + 2 * 2 * config.layers * config.kv_heads,
+        }
     }
 }
 
