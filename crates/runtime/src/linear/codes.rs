@@ -171,16 +171,13 @@ impl<'a> Codes<'a> {
     }
 
     /// Codes of columns `start..start + out.len()` of natural row `row`; `start` is a multiple of 32.
-    ///
-    /// The loops are plain, so that the compiler vectorizes them for whichever instruction set
-    /// this is inlined into.
     #[inline(always)]
-    pub fn decode(&self, row: usize, start: usize, out: &mut [i16]) {
+    pub fn decode<S: Simd>(&self, s: S, row: usize, start: usize, out: &mut [i16]) {
         let bytes = self.bytes(row);
         match self.form {
-            Form::Int(int) => unpack(int, bytes, start, out),
+            Form::Int(int) => unpack(s, int, bytes, start, out),
             Form::Affine(AffineStorage { int, zeros, .. }) => {
-                unpack(int, bytes, start, out);
+                unpack(s, int, bytes, start, out);
                 let stored = self.order.stored(row);
                 // `start` is a multiple of a segment or within one: both are multiples of 32.
                 for (part, column) in out.chunks_mut(32).zip((start..).step_by(32)) {
@@ -192,16 +189,12 @@ impl<'a> Codes<'a> {
             }
             Form::Ggml(GgmlType::Q4_0, _) => {
                 for (block, out) in bytes.as_chunks::<18>().0[start / 32..].iter().zip(out.as_chunks_mut::<32>().0) {
-                    let (low, high) = out.split_at_mut(16);
-                    for (i, &b) in block[2..].iter().enumerate() {
-                        low[i] = i16::from(b & 15) - 8;
-                        high[i] = i16::from(b >> 4) - 8;
-                    }
+                    widen(s, &q4_0(block), 0x80, out);
                 }
             }
             Form::Ggml(..) => {
                 for (block, out) in bytes.as_chunks::<34>().0[start / 32..].iter().zip(out.as_chunks_mut::<32>().0) {
-                    widen(&block[2..], 0, out);
+                    widen(s, &block[2..], 0, out);
                 }
             }
         }
@@ -227,31 +220,51 @@ fn fits(grouping: Grouping) -> bool {
 }
 
 #[inline(always)]
-fn unpack(int: &IntStorage<Bytes>, bytes: &[u8], start: usize, out: &mut [i16]) {
+fn unpack<S: Simd>(s: S, int: &IntStorage<Bytes>, bytes: &[u8], start: usize, out: &mut [i16]) {
     match int.packing {
-        Packing::I8 => widen(&bytes[start..], 0, out),
-        Packing::Offset8 => widen(&bytes[start..], 0x80, out),
-        Packing::Nibble => nibbles(&bytes[start / 2..], out),
+        Packing::I8 => widen(s, &bytes[start..], 0, out),
+        Packing::Offset8 => widen(s, &bytes[start..], 0x80, out),
+        Packing::Nibble => nibbles(s, &bytes[start / 2..], out),
     }
 }
 
 /// Signed bytes, each flipped by `xor` first.
+// In vectors by hand: compilers unroll short loops before they vectorize.
 #[inline(always)]
-fn widen(bytes: &[u8], xor: u8, out: &mut [i16]) {
-    for (o, b) in out.iter_mut().zip(bytes) {
+fn widen<S: Simd>(s: S, bytes: &[u8], xor: u8, out: &mut [i16]) {
+    let whole = out.len() / (2 * S::LANES) * (2 * S::LANES);
+    let (vectors, rest) = out.split_at_mut(whole);
+    for (o, b) in s.pairs_mut(vectors).iter_mut().zip(bytes.chunks_exact(2 * S::LANES)) {
+        s.store_pairs(s.byte_pairs(b, xor), o);
+    }
+    for (o, b) in rest.iter_mut().zip(&bytes[whole..]) {
         *o = i16::from((b ^ xor) as i8);
     }
 }
 
 /// Nibbles less 8, the low one of a byte first.
 #[inline(always)]
-fn nibbles(bytes: &[u8], out: &mut [i16]) {
-    let (pairs, rest) = out.as_chunks_mut::<2>();
-    let (whole, last) = bytes.split_at(pairs.len());
-    for (pair, &b) in pairs.iter_mut().zip(whole) {
-        *pair = [i16::from(b & 15) - 8, i16::from(b >> 4) - 8];
+fn nibbles<S: Simd>(s: S, bytes: &[u8], out: &mut [i16]) {
+    let whole = out.len() / (2 * S::LANES) * (2 * S::LANES);
+    let (vectors, rest) = out.split_at_mut(whole);
+    for (o, b) in s.pairs_mut(vectors).iter_mut().zip(bytes.chunks_exact(S::LANES)) {
+        s.store_pairs(s.nibble_pairs(b), o);
     }
-    if let (Some(o), Some(b)) = (rest.first_mut(), last.first()) {
-        *o = i16::from(b & 15) - 8;
+    for (i, o) in rest.iter_mut().enumerate() {
+        *o = i16::from(bytes[(whole + i) / 2] >> (4 * (i % 2)) & 15) - 8;
     }
+}
+
+/// The nibbles of a block of ggml's Q4_0 in their order, plus 0x78: flipped by 0x80 they are
+/// less 8, as signed bytes.
+#[inline(always)]
+fn q4_0(block: &[u8; 18]) -> [u8; 32] {
+    let (mut out, mask) = ([0; 32], u64::from_ne_bytes([15; 8]));
+    for (i, bytes) in block[2..].as_chunks::<8>().0.iter().enumerate() {
+        for (half, shift) in [(0, 0), (16, 4)] {
+            let nibbles = (u64::from_le_bytes(*bytes) >> shift & mask) + u64::from_ne_bytes([0x78; 8]);
+            out[half + 8 * i..][..8].copy_from_slice(&nibbles.to_le_bytes());
+        }
+    }
+    out
 }

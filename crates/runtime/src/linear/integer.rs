@@ -8,7 +8,7 @@
 
 use super::{
     codes::{BLOCK, Codes},
-    product::{Prior, Scratch, Task, aligned},
+    product::{Prior, Scratch, Task, aligned, fetch},
     quantized::Quantized,
 };
 use crate::simd::Simd;
@@ -46,9 +46,10 @@ impl Integer<'_> {
         let (panel, factors) = (self.x.padded * wide, self.codes.segments() * wide);
         let codes = aligned(&mut scratch.codes, panels * panel + S::LANES * CHUNK);
         let (codes, stage) = codes.split_at_mut(panels * panel);
-        let scales = aligned(&mut scratch.floats, panels * factors);
+        let scales = aligned(&mut scratch.floats, panels * factors + self.codes.segments().next_multiple_of(WIDEST));
+        let (scales, row_scales) = scales.split_at_mut(panels * factors);
         for (i, (codes, scales)) in codes.chunks_exact_mut(panel).zip(scales.chunks_exact_mut(factors)).enumerate() {
-            self.transpose(s, task.start + i * wide, codes, scales, stage);
+            self.transpose(s, task.start + i * wide, codes, scales, stage, row_scales);
         }
         let mut token = 0;
         while token < task.tokens {
@@ -69,11 +70,22 @@ impl Integer<'_> {
     /// Rows `first..` as a panel: of each pair of columns, the codes of all rows; zeros where rows
     /// or columns end. `scales` likewise, of each segment.
     #[inline(always)]
-    fn transpose<S: Simd>(&self, s: S, first: usize, panel: &mut [i16], scales: &mut [f32], stage: &mut [i16]) {
+    fn transpose<S: Simd>(
+        &self,
+        s: S,
+        first: usize,
+        panel: &mut [i16],
+        scales: &mut [f32],
+        stage: &mut [i16],
+        row_scales: &mut [f32],
+    ) {
         let (cols, wide) = (self.codes.cols(), 2 * S::LANES);
-        for (i, row) in (first..first + wide).enumerate() {
-            for (segment, scales) in scales.chunks_exact_mut(wide).enumerate() {
-                scales[i] = if row < self.task.end { self.codes.scale(row, segment) } else { 0.0 };
+        scales.fill(0.0);
+        for (i, row) in (first..self.task.end.min(first + wide)).enumerate() {
+            fetch(s, self.codes.data, self.codes.start(row), self.codes.row_bytes);
+            self.codes.scales(s, row, row_scales);
+            for (scales, scale) in scales.chunks_exact_mut(wide).zip(&*row_scales) {
+                scales[i] = *scale;
             }
         }
         for half in 0..2 {
@@ -82,7 +94,7 @@ impl Integer<'_> {
                 for (i, out) in stage.chunks_exact_mut(CHUNK).enumerate() {
                     let row = first + half * S::LANES + i;
                     let len = if row < self.task.end { len } else { 0 };
-                    self.codes.decode(row.min(self.task.end - 1), start, &mut out[..len]);
+                    self.codes.decode(s, row.min(self.task.end - 1), start, &mut out[..len]);
                     out[len..].fill(0);
                 }
                 let columns = len.div_ceil(wide);

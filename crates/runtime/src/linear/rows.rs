@@ -103,7 +103,7 @@ impl Integer<'_> {
             None => {
                 let cols = self.codes.cols();
                 for (i, out) in decoded.chunks_exact_mut(self.x.padded).enumerate() {
-                    self.codes.decode(at(i), 0, &mut out[..cols]);
+                    self.codes.decode(s, at(i), 0, &mut out[..cols]);
                     out[cols..].fill(0);
                 }
                 let mut rows: [&[i16]; ROWS] = [&[]; ROWS];
