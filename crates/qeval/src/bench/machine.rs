@@ -23,11 +23,11 @@ pub struct Machine {
 /// Bytes that are read: more than caches hold.
 const BYTES: usize = 256 << 20;
 
-/// Runs of each kind.
-const RUNS: usize = 5;
+/// Runs of each kind: short ones, so that some are not interrupted.
+const RUNS: usize = 20;
 
 /// Multiply-adds of one thread in a run, in units of all register blocks or of a row.
-const ROUNDS: usize = 1_000_000;
+const ROUNDS: usize = 250_000;
 
 /// Lanes of a register block, and blocks that are independent of each other: enough to keep a
 /// processor with wide vectors and long latencies busy.
@@ -91,22 +91,29 @@ fn fused(rounds: usize) -> f64 {
 }
 
 /// Dot products of 16-bit integers that lie in the nearest cache; how many operations.
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512bw+avx512vl", "x86_64+avx2"))]
 fn dots(rounds: usize) -> f64 {
     let values = black_box([1i16; DOT]);
     let rows = black_box([[3i16; DOT]; 4]);
     let mut total = 0i32;
     for _ in 0..rounds / rows.len() {
         let values = black_box(&values);
-        total = rows.iter().fold(total, |total, row| total.wrapping_add(dot(values, row)));
+        for row in &rows {
+            total = total.wrapping_add(dot(values, row));
+        }
     }
     black_box(total);
     2.0 * ((rounds / rows.len()) * rows.len() * DOT) as f64
 }
 
-// One sum in this plain form is what compilers turn into products of pairs.
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512bw+avx512vl", "x86_64+avx2"))]
+/// One sum in this plain form is what compilers turn into products of pairs.
+#[inline(always)]
 fn dot(a: &[i16; DOT], b: &[i16; DOT]) -> i32 {
-    a.iter().zip(b).map(|(a, b)| i32::from(*a) * i32::from(*b)).sum()
+    let mut sum = 0i32;
+    for (a, b) in a.iter().zip(b) {
+        sum += i32::from(*a) * i32::from(*b);
+    }
+    sum
 }
 
 /// Memory of this process in bytes.
