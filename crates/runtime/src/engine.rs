@@ -15,7 +15,7 @@ pub struct Request {
     pub max_new: usize,
     /// Tokens that end it and are not among those made.
     pub stop: Vec<u32>,
-    /// Chooses them.
+    /// Chooses them. It knows the prompt, and of a prefix only what it was told.
     pub sampler: Sampler,
 }
 
@@ -145,6 +145,7 @@ impl<'a> Engine<'a> {
         if request.max_new == 0 {
             return Err(Error::Sampling { name: "max_new", value: 0.0, expected: "at least 1" });
         }
+        request.sampler.read(&request.prompt);
         let sequence = request.prefix.take().unwrap_or_else(|| self.pool.sequence());
         let slot = Slot { id: self.submitted, request, sequence, read: 0, made: 0, last: None };
         let tokens = slot.sequence.len() + slot.remaining();

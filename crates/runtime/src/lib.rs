@@ -22,5 +22,5 @@ pub use engine::{Batching, Engine, Policy, Request, RequestId, Step};
 pub use error::{Error, Result};
 pub use exp::exp;
 pub use linear::rounding::Math;
-pub use sample::{Sampler, generate};
+pub use sample::{Sampler, Sampling, generate};
 pub use transformer::{Feed, Observer, Transformer};

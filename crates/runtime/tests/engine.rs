@@ -3,7 +3,7 @@
 mod common;
 
 use common::{load, tokens};
-use runtime::{Batching, Engine, Error, KvType, Policy, Request, RequestId, Sampler, Step, generate};
+use runtime::{Batching, Engine, Error, KvType, Policy, Request, RequestId, Sampler, Sampling, Step, generate};
 use std::collections::BTreeMap;
 
 /// Mixed lengths; every second samples.
@@ -15,7 +15,11 @@ fn requests() -> Vec<Request> {
         stop: if i.is_multiple_of(3) { (0..12).collect() } else { vec![] },
         sampler: match i % 2 {
             0 => Sampler::greedy(),
-            _ => Sampler::new(i as u64, 2.0, Some(40), 0.95).expect("in range"),
+            _ => Sampler::new(
+                i as u64,
+                Sampling { temperature: 2.0, top_k: Some(40), top_p: 0.95, min_p: 0.01, repetition_penalty: 1.2 },
+            )
+            .expect("in range"),
         },
     };
     (0..11).map(request).collect()
@@ -90,7 +94,10 @@ fn requests_share_a_prefix() {
         Engine::new(&model, model.new_pool(KvType::F16, 16, 20).expect("room"), batching(Policy::Continuous, 4, 64));
     let shared = engine.prefill(&prefix).expect("runs");
     let mut requests = requests();
-    requests.iter_mut().for_each(|r| r.prefix = Some(shared.clone()));
+    for request in &mut requests {
+        request.prefix = Some(shared.clone());
+        request.sampler.read(&prefix);
+    }
     let (made, _) = run(&mut engine, &requests);
     for (request, made) in requests.iter().zip(made.values()) {
         let prompt = [&prefix[..], &request.prompt].concat();

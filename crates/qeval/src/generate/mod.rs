@@ -10,7 +10,6 @@ pub use stream::TextStream;
 
 use crate::model::Continuation;
 use crate::{Encoder, Error, Result};
-use runtime::Sampler;
 use serde::Serialize;
 use std::ops::ControlFlow;
 
@@ -59,19 +58,19 @@ pub fn generate(
         text.push_str(piece);
         if piece.is_empty() { ControlFlow::Continue(()) } else { see(piece) }
     };
-    let mut history = prompt.to_vec();
+    sampler.read(prompt);
     let mut unread = prompt.to_vec();
     let finish = loop {
         if tokens.len() == settings.max_tokens {
             break Finish::Length;
         }
-        let mut logits = session.extend(&unread, 1)?;
-        let next = choose(&mut sampler, settings, &history, &mut logits)?;
+        let logits = session.extend(&unread, 1)?;
+        crate::model::argmax(&logits)?;
+        let next = sampler.sample(&logits).map_err(|e| Error::Model(e.to_string()))?;
         if end_tokens.contains(&next) {
             break Finish::EndToken;
         }
         tokens.push(next);
-        history.push(next);
         unread = vec![next];
         let piece = stream.push(next)?;
         if show(&piece, &mut text).is_break() {
@@ -83,14 +82,6 @@ pub fn generate(
     };
     let _ = show(&stream.finish()?, &mut text);
     Ok(Generated { tokens, text, finish })
-}
-
-/// The next token: repeated ones made less likely, unlikely ones cut off, one drawn from the rest.
-fn choose(sampler: &mut Sampler, settings: &Settings, history: &[u32], logits: &mut [f32]) -> Result<u32> {
-    crate::model::argmax(logits)?;
-    settings.penalize(history, logits);
-    settings.cut_unlikely(logits);
-    sampler.sample(logits).map_err(|e| Error::Model(e.to_string()))
 }
 
 #[cfg(test)]

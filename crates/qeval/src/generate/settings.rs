@@ -1,9 +1,8 @@
 //! How tokens are chosen, and what generation_config.json says of it.
 
 use crate::{Error, Result};
-use runtime::Sampler;
+use runtime::{Sampler, Sampling};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeSet;
 use std::path::Path;
 
 /// How tokens are chosen.
@@ -97,41 +96,12 @@ impl Settings {
     /// [`Error::Protocol`] for a setting out of range.
     pub fn sampler(&self) -> Result<Sampler> {
         let wrong = |what: String| Err(Error::Protocol(what));
-        if !(0.0..=1.0).contains(&self.min_p) {
-            return wrong(format!("min_p = {} is out of range: 0 to 1", self.min_p));
-        }
-        if !(self.repetition_penalty > 0.0 && self.repetition_penalty.is_finite()) {
-            return wrong(format!("repetition_penalty = {} is out of range: above 0", self.repetition_penalty));
-        }
         if self.stop.iter().any(String::is_empty) {
             return wrong("an empty stop text would end every text at once".into());
         }
-        Sampler::new(self.seed, self.temperature, self.top_k, self.top_p).map_err(|e| Error::Protocol(e.to_string()))
-    }
-
-    /// Makes tokens that are there already less likely.
-    pub(super) fn penalize(&self, history: &[u32], logits: &mut [f32]) {
-        let penalty = self.repetition_penalty as f32;
-        if penalty == 1.0 {
-            return;
-        }
-        for token in history.iter().collect::<BTreeSet<_>>() {
-            if let Some(l) = logits.get_mut(*token as usize) {
-                *l = if *l > 0.0 { *l / penalty } else { *l * penalty };
-            }
-        }
-    }
-
-    /// Takes all chance from what is less than `min_p` as likely as the most likely token.
-    pub(super) fn cut_unlikely(&self, logits: &mut [f32]) {
-        if self.min_p == 0.0 || self.temperature == 0.0 {
-            return;
-        }
-        let top = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-        let least = f64::from(top) + self.temperature * self.min_p.ln();
-        for l in logits.iter_mut().filter(|l| f64::from(**l) < least) {
-            *l = f32::NEG_INFINITY;
-        }
+        let Settings { temperature, top_k, top_p, min_p, repetition_penalty, .. } = *self;
+        let sampling = Sampling { temperature, top_k, min_p, top_p, repetition_penalty };
+        Sampler::new(self.seed, sampling).or_else(|e| wrong(e.to_string()))
     }
 }
 
@@ -168,24 +138,10 @@ mod tests {
     }
 
     #[test]
-    fn penalty_and_cut_by_hand() {
-        let settings = Settings { repetition_penalty: 2.0, temperature: 0.5, min_p: 0.1, ..Settings::default() };
-        let mut logits = [4.0, -1.0, 3.0, 1.0];
-        settings.penalize(&[0, 1, 0, 99], &mut logits);
-        assert_eq!(logits, [2.0, -2.0, 3.0, 1.0]);
-        // exp((2 - 3) / 0.5) = 0.135 stays, exp((1 - 3) / 0.5) = 0.018 goes.
-        settings.cut_unlikely(&mut logits);
-        assert_eq!(logits, [2.0, f32::NEG_INFINITY, 3.0, f32::NEG_INFINITY]);
-    }
-
-    #[test]
     fn settings_out_of_range_are_named() {
         let refused = |s: Settings| s.sampler().expect_err("refused").to_string();
         let base = Settings::default;
         assert!(refused(Settings { min_p: 1.5, ..base() }).contains("min_p = 1.5"));
-        assert!(refused(Settings { repetition_penalty: 0.0, ..base() }).contains("repetition_penalty"));
-        assert!(refused(Settings { temperature: f64::NAN, ..base() }).contains("temperature"));
-        assert!(refused(Settings { top_p: 0.0, ..base() }).contains("top_p"));
         assert!(refused(Settings { stop: vec![String::new()], ..base() }).contains("stop"));
     }
 }
