@@ -13,7 +13,7 @@ pub enum Error {
     #[error(transparent)]
     Store(#[from] store::Error),
     /// Running a model.
-    #[error("{model}: {source}")]
+    #[error("{}", of_model(model, source))]
     Runtime {
         /// The model.
         model: String,
@@ -73,6 +73,13 @@ pub enum Error {
     /// A model that can't be run on these tokens.
     #[error("{0}")]
     Model(String),
+}
+
+/// What went wrong, and once of which model: errors of its files name it.
+fn of_model(model: &str, source: &runtime::Error) -> String {
+    let what = source.to_string();
+    let named = what.strip_prefix(model).is_some_and(|rest| rest.starts_with([':', '/']));
+    if named { what } else { format!("{model}: {what}") }
 }
 
 impl Error {

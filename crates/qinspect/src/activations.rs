@@ -156,7 +156,7 @@ pub fn look(path: &Path, request: &Request, progress: &dyn Progress) -> Result<A
     let model = store::open(path)?;
     let encoder = text::encoder(&model)?;
     let sequences = request.cut.sequences(&encoder, &request.text)?;
-    let runtime = |source| Error::Runtime { model: path.display().to_string(), source };
+    let runtime = |source| qeval::Error::Runtime { model: path.display().to_string(), source };
     let transformer = runtime::Transformer::load(&model, &runtime::cpu()).map_err(runtime)?;
     let views: Vec<&[u32]> = sequences.iter().map(Vec::as_slice).collect();
     let found = watch(&transformer, &views, request.without, progress)?;

@@ -20,14 +20,6 @@ pub enum Error {
     /// Statistics.
     #[error(transparent)]
     Observe(#[from] observe::Error),
-    /// Running the model.
-    #[error("{model}: {source}")]
-    Runtime {
-        /// The model.
-        model: String,
-        /// What went wrong.
-        source: runtime::Error,
-    },
     /// A weight that has no statistics.
     #[error("{weight}: {source}")]
     Weight {

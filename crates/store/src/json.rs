@@ -2,6 +2,7 @@
 
 use indexmap::IndexMap;
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor};
+use serde_json::Value;
 use std::fmt;
 
 /// The most bytes of a string that an error message shows.
@@ -37,6 +38,11 @@ impl<'de> Visitor<'de> for StringsVisitor {
         }
         Ok(UniqueStrings(out))
     }
+}
+
+/// A key and what it says, for error messages.
+pub(crate) fn said(key: &str, value: Option<&Value>) -> String {
+    value.map_or_else(|| format!("no {key}"), |v| format!("{key} {}", shown(&v.to_string())))
 }
 
 /// The start of a string from a file, for error messages.

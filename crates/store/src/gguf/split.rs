@@ -103,12 +103,18 @@ pub(super) fn others(path: &Path, first: &GgufFile) -> Result<Vec<Part>> {
 
 fn part(first: &Path, prefix: &str, number: usize, count: u64) -> Result<Part> {
     let path = first.with_file_name(part_name(prefix, number, count as usize));
+    if !path.exists() {
+        let name = path.file_name().unwrap_or_default().display();
+        return Err(Error::unsupported(first, format!("is part 1 of {count}: {name} is missing beside it")));
+    }
     let bytes = Bytes::map(&path)?;
     let file = parse(&path, &bytes)?;
-    let found = (key(&file, KEYS[0]), key(&file, KEYS[1]));
-    if found != (Some(number as u64 - 1), Some(count)) {
-        let what = format!("{} and {} are {found:?}, not {} and {count}", KEYS[0], KEYS[1], number - 1);
-        return Err(Error::malformed(path, what));
+    for (name, wanted) in [(KEYS[0], number as u64 - 1), (KEYS[1], count)] {
+        let found = key(&file, name);
+        if found != Some(wanted) {
+            let found = found.map_or_else(|| "missing".into(), |n| n.to_string());
+            return Err(Error::malformed(path, format!("the key {name} is {found}, not {wanted}")));
+        }
     }
     Ok(Part { path, bytes, file })
 }

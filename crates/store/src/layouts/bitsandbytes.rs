@@ -3,7 +3,7 @@
 //! FP4 has the layout of NF4 and other levels, which the file carries.
 
 use super::{Site, json_shape, table};
-use crate::{Bytes, DType, Result};
+use crate::{Bytes, DType, Result, json::said};
 use schemes::{
     Grouping, IntStorage, Matrix, Nf4Absmax, Nf4Storage, Packing, ScaleArray, ScaleUse, Storage, nf4::NESTED_BLOCK,
 };
@@ -43,7 +43,7 @@ fn state(site: Site<'_>) -> Result<Map<String, Value>> {
     let kind = if name == FP4_STATE { "fp4" } else { "nf4" };
     match state.get("quant_type").and_then(Value::as_str) {
         Some(found) if found == kind => Ok(state),
-        other => Err(site.bad(name, format!("quant_type {other:?} is not {kind}"))),
+        _ => Err(site.bad(name, format!("{} is not {kind}", said("quant_type", state.get("quant_type"))))),
     }
 }
 

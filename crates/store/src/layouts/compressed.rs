@@ -1,7 +1,10 @@
 //! compressed-tensors: `int-quantized` and `pack-quantized`, symmetric or with zero points.
 
 use super::{Site, quantization};
-use crate::{Bytes, DType, Error, Model, Result, json::shown};
+use crate::{
+    Bytes, DType, Error, Model, Result,
+    json::{said, shown},
+};
 use schemes::{Activation, AffineStorage, Grouping, IntStorage, Matrix, Packing, ScaleUse, Storage};
 use serde_json::{Map, Value};
 use std::borrow::Cow;
@@ -25,7 +28,11 @@ pub(super) fn check_config(model: &Model, config: &Map<String, Value>) -> Result
     {
         return refuse(format!("sparsity format '{}' is not supported", shown(format)));
     }
-    let groups = config.get("config_groups").and_then(Value::as_object);
+    let groups = config.get("config_groups").filter(|g| !g.is_null());
+    if groups.is_some_and(|g| g.as_object().is_none_or(Map::is_empty)) {
+        return refuse("config_groups has no groups, so what its weights are is not known".into());
+    }
+    let groups = groups.and_then(Value::as_object);
     let formats = groups.into_iter().flatten().filter_map(|(_, g)| g.get("format")).chain(config.get("format"));
     for format in formats.filter_map(Value::as_str) {
         if !matches!(
@@ -254,16 +261,17 @@ impl<'a> Group<'a> {
 
     /// The group size for `n` scales a row.
     fn grouping(&self, cols: usize, n: usize) -> Result<Grouping> {
-        let said = self.weights().and_then(|w| w.get("group_size")).and_then(Value::as_u64);
-        let size = match said {
+        let group_size = self.weights().and_then(|w| w.get("group_size"));
+        let size = match group_size.and_then(Value::as_u64) {
             Some(size) => usize::try_from(size).ok(),
             None => cols.is_multiple_of(n.max(1)).then(|| cols / n.max(1)),
         };
         match size.filter(|s| *s > 0 && cols.div_ceil(*s) == n) {
             Some(size) => Ok(Grouping::Group(size)),
-            None => Err(self
-                .site
-                .bad(".weight_scale", format!("{n} scales a row do not suit {cols} columns and group_size {said:?}"))),
+            None => Err(self.site.bad(
+                ".weight_scale",
+                format!("{n} scales a row do not suit {cols} columns and {}", said("group_size", group_size)),
+            )),
         }
     }
 
@@ -282,9 +290,10 @@ impl<'a> Group<'a> {
             (Some("token"), true) => Ok(Activation::Int8Token),
             (Some("tensor"), true) => Ok(Activation::Int8Tensor),
             (Some("tensor"), false) => self.static_scale().map(Activation::Int8Static),
-            (strategy, _) => Err(self.unsupported(format!(
-                "activation strategy {strategy:?} (dynamic: {dynamic}) is not supported; dynamic token and tensor, \
-                 and static tensor are"
+            _ => Err(self.unsupported(format!(
+                "activations with {} (dynamic: {dynamic}) are not supported; dynamic token and tensor, and static \
+                 tensor are",
+                said("strategy", input.get("strategy"))
             ))),
         }
     }

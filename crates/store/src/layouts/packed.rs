@@ -1,7 +1,10 @@
 //! The packed layout: each scheme at its true bits per weight.
 
 use super::{Site, json_shape, table};
-use crate::{Bytes, DType, Error, Model, Result, Tensor, json::shown};
+use crate::{
+    Bytes, DType, Error, Model, Result, Tensor,
+    json::{said, shown},
+};
 use indexmap::IndexMap;
 use schemes::{
     Activation, Grouping, IntStorage, Matrix, Nf4Absmax, Nf4Storage, OutlierStorage, Packing, ScaleUse, Storage, nf4,
@@ -103,7 +106,12 @@ pub(super) fn linear(site: Site<'_>) -> Result<(Matrix<Bytes>, Activation)> {
         Some("nf4") => Storage::Nf4(nf4(site, &entry, codes, false)?),
         Some("nf4-dq") => Storage::Nf4(nf4(site, &entry, codes, true)?),
         Some("outlier") => Storage::Outlier(outlier(site, shape.1, codes)?),
-        other => return Err(bad(site, format!("kind {other:?} is not known; int, nf4, nf4-dq and outlier are"))),
+        _ => {
+            return Err(bad(
+                site,
+                format!("{} is not known; int, nf4, nf4-dq and outlier are", said("kind", entry.get("kind"))),
+            ));
+        }
     };
     let matrix = site.matrix(".weight.codes", shape, storage, codes.order)?;
     Ok((matrix, activation(site, &entry)?))
@@ -113,13 +121,18 @@ fn int(site: Site<'_>, entry: &Map<String, Value>, cols: usize, codes: &Tensor) 
     let packing = match entry.get("packing").and_then(Value::as_str) {
         Some("i8") => Packing::I8,
         Some("nibble") => Packing::Nibble,
-        other => return Err(bad(site, format!("packing {other:?} is not known; i8 and nibble are"))),
+        _ => {
+            return Err(bad(
+                site,
+                format!("{} is not known; i8 and nibble are", said("packing", entry.get("packing"))),
+            ));
+        }
     };
     let grouping = match entry.get("group").and_then(Value::as_i64) {
         Some(-1) => Grouping::Tensor,
         Some(0) => Grouping::Row,
         Some(n @ 1..=MAX_GROUP) => Grouping::Group(n as usize),
-        other => return Err(bad(site, format!("group {other:?} is not a group size, 0 or -1"))),
+        _ => return Err(bad(site, format!("{} is not a group size, 0 or -1", said("group", entry.get("group"))))),
     };
     Ok(IntStorage {
         packing,
