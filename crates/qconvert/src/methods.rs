@@ -25,7 +25,9 @@ pub fn no_linear_module(source: &Source<'_>, weight: &Weight, layout: Layout) ->
     if !matches!(layout, Layout::CompressedTensors | Layout::Bitsandbytes) {
         return None;
     }
-    let why = if weight.is_embedding() {
+    let why = if weight.tied {
+        format!("is the embedding, to which lm_head is tied, and {layout} quantizes Linear modules only")
+    } else if weight.is_embedding() {
         format!("is an embedding, and {layout} quantizes Linear modules only")
     } else if weight.module() == "lm_head" && source.config.as_ref().is_some_and(|c| c.tie_word_embeddings) {
         format!("is tied to the embedding, which loaders of {layout} put in its place")
@@ -86,6 +88,23 @@ pub fn packed_in_gguf(plan: &Plan, source: &Source<'_>, settings: &Settings) -> 
             first_names(&packed)
         )
     })
+}
+
+/// What to know of weights that serve as two modules, or are quantized a second time.
+pub fn of_sources(plan: &Plan, source: &Source<'_>) -> Vec<String> {
+    let quantized = || plan.weights.iter().filter(|w| w.scheme.is_some()).map(|w| &source.weights[w.index]);
+    let mut notes = Vec::new();
+    if let Some(weight) = quantized().find(|w| w.tied) {
+        notes.push(format!("lm_head is tied to {}: both are quantized, as one tensor", weight.module()));
+    }
+    let again = quantized().filter(|w| w.float.is_none()).count();
+    if again > 0 {
+        notes.push(format!(
+            "{} quantized in the source already: errors are relative to what the source decodes to",
+            if again == 1 { "1 weight is".into() } else { format!("{again} weights are") }
+        ));
+    }
+    notes
 }
 
 /// `1 weight`, `2 weights`.

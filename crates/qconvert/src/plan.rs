@@ -107,6 +107,9 @@ pub struct Source<'a> {
     pub warnings: Vec<String>,
 }
 
+/// The table of token embeddings.
+const EMBEDDING: &str = "model.embed_tokens.weight";
+
 impl<'a> Source<'a> {
     /// Lists the weights of a model, which must be whole where it has a configuration.
     ///
@@ -114,10 +117,13 @@ impl<'a> Source<'a> {
     /// When a weight's layout is not understood, or a weight that the configuration asks for is
     /// missing or has another shape.
     pub fn new(model: &'a Model) -> Result<Self> {
-        let source::Listed { weights, buffers } = source::weights(model)?;
+        let source::Listed { mut weights, buffers } = source::weights(model)?;
         let float = source::main_float(&weights);
         let mut warnings = model.warnings.clone();
         let config = whole::config(model, &weights, &mut warnings)?;
+        if config.as_ref().is_some_and(|c| c.tie_word_embeddings) && weights.iter().all(|w| w.module() != "lm_head") {
+            weights.iter_mut().for_each(|w| w.tied = w.name == EMBEDDING);
+        }
         if !buffers.is_empty() {
             let names = methods::first_names(&buffers);
             warnings.push(format!(
@@ -133,7 +139,7 @@ impl<'a> Source<'a> {
 
     /// Rows of the embedding.
     pub fn vocab_rows(&self) -> Option<usize> {
-        let embedding = self.weights.iter().find(|w| w.name == "model.embed_tokens.weight")?;
+        let embedding = self.weights.iter().find(|w| w.name == EMBEDDING)?;
         embedding.shape.first().copied()
     }
 
@@ -181,6 +187,7 @@ impl<'a> Source<'a> {
         }
         methods::check_one_method(&plan, self)?;
         plan.notes.extend(methods::packed_in_gguf(&plan, self, settings));
+        plan.notes.extend(methods::of_sources(&plan, self));
         let quantized = plan.weights.iter().filter(|w| w.scheme.is_some()).count();
         if quantized == 0 && plan.misfits.is_empty() && !matches!(scheme, Scheme::Float(_)) {
             return Err(Error::Request("no weight would be quantized; see --include and --dry-run".into()));
@@ -237,7 +244,7 @@ impl<'a> Source<'a> {
         let &[rows, cols] = &weight.shape[..] else {
             return Err(misfit(weight, "only matrices are quantized".into(), "exclude it".into()));
         };
-        let stats = settings.calibration.as_ref().map(|c| c.module(weight.module())).unwrap_or_default();
+        let stats = settings.calibration.as_ref().and_then(|c| weight.modules().find_map(|m| c.module(m)));
         if scheme.needs_calibration() && stats.is_none() {
             let why = "the calibration has no statistics of it".into();
             return Err(misfit(weight, why, "calibrate with the same model, or exclude it".into()));

@@ -101,15 +101,14 @@ impl Rules {
     /// `--include` gives the default, a rule of the recipe overrules both, and `--exclude` has
     /// the last word.
     pub fn scheme_for(&self, weight: &Weight, default: Scheme) -> Option<Scheme> {
-        let module = weight.module();
-        let hit = |patterns: &[GlobMatcher]| patterns.iter().any(|p| p.is_match(module));
+        let hit = |patterns: &[GlobMatcher]| patterns.iter().any(|p| matches(p, weight));
         // A float type is for the whole model, norms and embeddings too.
         let by_default = matches!(default, Scheme::Float(_))
             || weight.is_block_projection()
             || (is_matrix(weight) && hit(&self.include));
         let mut chosen = by_default.then_some(default);
         for (pattern, scheme) in self.recipe.iter().flat_map(|r| &r.rules) {
-            if is_matrix(weight) && pattern.is_match(module) {
+            if is_matrix(weight) && matches(pattern, weight) {
                 chosen = *scheme;
             }
         }
@@ -132,7 +131,7 @@ impl Rules {
         }
         let rules = || self.recipe.iter().flat_map(|r| &r.rules);
         for pattern in self.include.iter().chain(&self.exclude).chain(rules().map(|r| &r.0)) {
-            if !weights.iter().any(|w| pattern.is_match(w.module())) {
+            if !weights.iter().any(|w| matches(pattern, w)) {
                 return Err(Error::Request(format!(
                     "pattern '{}' matches no weight; names look like '{}'",
                     pattern.glob(),
@@ -145,7 +144,7 @@ impl Rules {
         }
         let quantizing = rules().filter(|r| r.1.is_some()).map(|r| &r.0);
         for pattern in self.include.iter().chain(quantizing) {
-            let mut hit = weights.iter().filter(|w| pattern.is_match(w.module()));
+            let mut hit = weights.iter().filter(|w| matches(pattern, w));
             let first = hit.clone().next();
             if let Some(first) = first.filter(|_| !hit.any(is_matrix)) {
                 return Err(Error::Request(format!(
@@ -158,6 +157,10 @@ impl Rules {
         }
         Ok(())
     }
+}
+
+fn matches(pattern: &GlobMatcher, weight: &Weight) -> bool {
+    weight.modules().any(|module| pattern.is_match(module))
 }
 
 fn is_matrix(weight: &Weight) -> bool {
@@ -184,6 +187,7 @@ mod tests {
             float: Some(FloatType::F16),
             values: crate::source::Values::Matrix(matrix),
             main: String::new(),
+            tied: false,
         }
     }
 
@@ -197,6 +201,8 @@ mod tests {
         assert_eq!((rules.scheme_for(&head, s), rules.scheme_for(&norm, s)), (None, None));
         let rules = Rules::new(&["lm_head".into()], &["*.q_proj".into()], None).expect("compiles");
         assert_eq!((rules.scheme_for(&q, s), rules.scheme_for(&head, s)), (None, Some(s)));
+        let tied = Weight { tied: true, ..weight("model.embed_tokens") };
+        assert_eq!((rules.scheme_for(&tied, s), Rules::default().scheme_for(&tied, s)), (Some(s), None));
         let recipe = "default = \"nf4\"\n[[rule]]\nmatch = \"*.q_proj\"\nscheme = \"int8-row\"\n[[rule]]\nmatch=\"lm_head\"\nscheme=\"keep\"";
         let nf4 = Scheme::Nf4 { double_quant: false };
         let recipe = Recipe::parse("r.toml", recipe).expect("parses");

@@ -55,12 +55,19 @@ pub struct Weight {
     pub values: Values,
     /// Key in the model of the tensor that holds the values or codes.
     pub main: String,
+    /// Whether it is the output projection too: the embedding of a model that stores no `lm_head`.
+    pub tied: bool,
 }
 
 impl Weight {
     /// The module that holds the weight: the name without `.weight`.
     pub fn module(&self) -> &str {
         self.name.strip_suffix(".weight").unwrap_or(&self.name)
+    }
+
+    /// The modules that it serves: its own, and `lm_head` where it is tied.
+    pub fn modules(&self) -> impl Iterator<Item = &str> {
+        std::iter::once(self.module()).chain(self.tied.then_some("lm_head"))
     }
 
     /// Number of weights.
@@ -148,6 +155,7 @@ pub fn weights(model: &Model) -> Result<Listed> {
                     float,
                     values: Values::Matrix(matrix),
                     main: name.clone(),
+                    tied: false,
                 }
             }
             _ => Weight {
@@ -156,6 +164,7 @@ pub fn weights(model: &Model) -> Result<Listed> {
                 float: tensor.dtype.float(),
                 values: Values::Tensor(tensor.clone()),
                 main: name.clone(),
+                tied: false,
             },
         };
         out.push(weight);

@@ -27,11 +27,16 @@ fn dry_run_says_what_does_not_fit_and_writes_nothing() {
     let place = Place::new();
     let before = listing(place.dir.path());
     let (code, out, _) = place.run(&["model", "--scheme", "int4-g128,int8-row", "--to", "safetensors", "--dry-run"]);
-    assert_eq!((code, listing(place.dir.path())), (0, before));
+    assert_eq!((code, listing(place.dir.path())), (1, before), "as the conversion");
     assert!(
         out.contains("self_attn.q_proj") && out.contains("192") && out.contains("int4-g64") && out.contains("packed"),
         "{out}"
     );
+    assert_eq!(out.matches("int4-g128: model.").count(), 1, "one line a scheme: {out}");
+    let (code, out, _) = place.run(&["model", "--scheme", "int4-g128", "--to", "safetensors", "--dry-run"]);
+    assert_eq!((code, out.matches("int4-g128: model.").count()), (1, 14), "{out}");
+    let (code, ..) = place.run(&["model", "--scheme", "int8-row", "--to", "safetensors", "--dry-run"]);
+    assert_eq!(code, 0);
 }
 
 #[test]

@@ -97,6 +97,14 @@ fn linear_modules_only() {
         assert!(err.contains("model.embed_tokens.weight") && err.contains("--layout packed"), "{err}");
     }
     place.done(&[&embedding[..], &["--scheme", "nf4", "--layout", "packed", "--verify"]].concat());
+    // A tied head is the embedding.
+    let head = ["model", "--include", "lm_head", "--scheme", "int8-row"];
+    let err = place.fails(1, &[&head[..], &["--to", "safetensors", "-o", "tied"]].concat());
+    assert!(err.contains("lm_head is tied") && err.contains("--to gguf"), "{err}");
+    for to in [&["--to", "gguf", "-o", "a.gguf"][..], &["--to", "safetensors", "--layout", "packed", "-o", "a"]] {
+        let out = place.done(&[&head[..], to, &["--verify"]].concat());
+        assert!(out.contains("(15)") && out.contains("lm_head is tied to model.embed_tokens"), "{out}");
+    }
     // An untied head is a Linear module.
     place.edit(|config, tensors| {
         config["tie_word_embeddings"] = false.into();

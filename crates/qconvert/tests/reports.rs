@@ -104,6 +104,9 @@ fn stored_bits_show_where_they_differ() {
     let place = Place::new();
     let out = place.done(&["model", "--scheme", "int8-row", "--to", "gguf", "-o", "x.gguf"]);
     assert!(out.contains("as stored") && out.contains("8.500"), "{out}");
+    assert!(!out.contains("already"), "{out}");
+    let again = place.done(&["x.gguf", "--scheme", "int4-g32", "--to", "gguf", "-o", "y.gguf"]);
+    assert!(again.contains("14 weights are quantized in the source already"), "{again}");
     let out = place.done(&["model", "--scheme", "int8-row", "--to", "hf", "--layout", "packed", "-o", "out"]);
     assert!(!out.contains("as stored"), "{out}");
 }

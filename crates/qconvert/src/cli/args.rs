@@ -72,8 +72,9 @@ pub struct Args {
     #[arg(long, value_enum, default_value_t = OnOverflow::Error)]
     pub overflow: OnOverflow,
 
-    /// Largest file, such as 2GB or 500MiB; larger models are split. The parts of a GGUF model then lie
-    /// in the folder that -o names, under the names that llama.cpp knows.
+    /// Tensors of a file, such as 2GB or 500MiB; larger models are split. Headers come on top, and a larger
+    /// tensor has a file of its own. The parts of a GGUF model lie in the folder that -o names, under
+    /// the names that llama.cpp knows.
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub max_shard_size: Option<u64>,
 

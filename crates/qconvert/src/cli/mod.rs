@@ -22,8 +22,8 @@ pub fn main() -> ExitCode {
     };
     let bars = report::progress::Bars::new();
     match run(&args, &bars) {
-        Ok(text) => match report::print_result(&text) {
-            Ok(()) => ExitCode::SUCCESS,
+        Ok((text, code)) => match report::print_result(&text) {
+            Ok(()) => code,
             Err(e) => fail(&anyhow::Error::from(e).context("cannot print the result")),
         },
         Err(e) => {
@@ -44,7 +44,7 @@ fn fail(e: &anyhow::Error) -> ExitCode {
 #[error("{0}")]
 struct Usage(String);
 
-fn run(args: &Args, progress: &dyn Progress) -> Result<String> {
+fn run(args: &Args, progress: &dyn Progress) -> Result<(String, ExitCode)> {
     let request = jobs::request(args)?;
     let model = store::open(&args.model)?;
     let mut source = Source::new(&model)?;
@@ -69,7 +69,7 @@ fn run(args: &Args, progress: &dyn Progress) -> Result<String> {
         .collect();
     let made = crate::convert(&source, &jobs, progress)?;
     drop(folder);
-    Ok(present(args, &source, &made))
+    Ok((present(args, &source, &made), ExitCode::SUCCESS))
 }
 
 /// Fewer tokens of calibration than this get a warning.
@@ -85,8 +85,9 @@ fn calibrate(args: &Args, path: &Path, model: &store::Model, progress: &dyn Prog
         .with_context(|| format!("calibrating on {}", path.display()))
 }
 
-/// Shows the plans. The model is not run: what a calibration would add is said to be missing.
-fn dry_run(args: &Args, request: &Request, source: &Source<'_>, wanted: &[Wanted]) -> Result<String> {
+/// Shows the plans; the code is 1 where one doesn't fit, as it is of the conversion. The model is not
+/// run: what a calibration would add is said to be missing.
+fn dry_run(args: &Args, request: &Request, source: &Source<'_>, wanted: &[Wanted]) -> Result<(String, ExitCode)> {
     if let Some(path) = &args.calibration_text {
         std::fs::metadata(path).with_context(|| format!("cannot read {}", path.display()))?;
     }
@@ -100,5 +101,7 @@ fn dry_run(args: &Args, request: &Request, source: &Source<'_>, wanted: &[Wanted
         };
         rows.push(render::Dry { plan: &w.plan, calibration });
     }
-    Ok(if args.json { render::plans_json(source, &rows) } else { render::plans_table(source, &rows) })
+    let fit = rows.iter().all(|r| r.plan.misfits.is_empty());
+    let text = if args.json { render::plans_json(source, &rows) } else { render::plans_table(source, &rows) };
+    Ok((text, ExitCode::from(u8::from(!fit))))
 }

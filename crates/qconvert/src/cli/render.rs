@@ -237,9 +237,15 @@ pub fn plans_table(source: &Source<'_>, rows: &[Dry<'_>]) -> String {
     }
     source.warnings.iter().for_each(|w| table.note(format!("warning: {w}")));
     let mut text = terminal(&table);
+    // All weights of a scheme that was asked about alone; of several, one line each.
+    let most = if rows.len() == 1 { usize::MAX } else { 1 };
     for plan in rows.iter().map(|r| r.plan) {
-        for m in &plan.misfits {
-            let _ = writeln!(text, "{}: {} {:?}: {}; {}", plan.label, m.weight, m.shape, m.why, m.instead);
+        for m in plan.misfits.iter().take(most) {
+            let more = match plan.misfits.len() {
+                n if n > most => format!(" (and {} more)", n - most),
+                _ => String::new(),
+            };
+            let _ = writeln!(text, "{}: {} {:?}: {}; {}{more}", plan.label, m.weight, m.shape, m.why, m.instead);
         }
     }
     if let Some(row) = rows.first() {
