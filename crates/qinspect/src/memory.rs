@@ -11,6 +11,9 @@ use std::path::Path;
 /// Bytes of a GiB.
 pub const GIB: f64 = (1u64 << 30) as f64;
 
+/// More than any device has, in GiB.
+const MOST_GIB: f64 = 1e6;
+
 /// What the cache's size follows from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct CacheShape {
@@ -23,9 +26,14 @@ pub struct CacheShape {
 }
 
 impl CacheShape {
-    /// `2 x layers x kv_heads x head_dim x element bytes`.
-    pub fn bytes_per_token(self, element_bytes: u64) -> u64 {
-        2 * self.layers * self.kv_heads * self.head_dim * element_bytes
+    /// In F16: `2 x layers x kv_heads x head_dim x 2`.
+    pub fn f16_bytes_per_token(self) -> u64 {
+        2 * self.layers * self.kv_heads * self.head_dim * 2
+    }
+
+    /// In INT8: `2 x layers x kv_heads x (head_dim + 2)`, with an F16 scale for each key and value of a head.
+    pub fn int8_bytes_per_token(self) -> u64 {
+        2 * self.layers * self.kv_heads * (self.head_dim + 2)
     }
 }
 
@@ -92,7 +100,7 @@ pub struct Memory {
     pub cache: CacheShape,
     /// Cache bytes per token in F16.
     pub cache_bytes_per_token_f16: u64,
-    /// Cache bytes per token in INT8, its scales not counted.
+    /// Cache bytes per token in INT8, with its scales.
     pub cache_bytes_per_token_int8: u64,
     /// Context that the model was trained for, where it is known.
     pub trained_context: Option<u64>,
@@ -226,7 +234,7 @@ fn fit(
     request: &Request,
 ) -> Result<Memory> {
     check(cache, request)?;
-    let [f16, int8] = [2, 1].map(|bytes| cache.bytes_per_token(bytes));
+    let (f16, int8) = (cache.f16_bytes_per_token(), cache.int8_bytes_per_token());
     let row = |candidate: Candidate| Row {
         bits_per_parameter: 8.0 * candidate.bytes / parameters as f64,
         weight_bytes: candidate.bytes,
@@ -257,15 +265,15 @@ fn outlier_note(request: &Request) -> Vec<String> {
 
 fn check(cache: CacheShape, request: &Request) -> Result<()> {
     let wrong = |what: &str| Err(Error::Request(what.into()));
-    let product = [cache.layers, cache.kv_heads, cache.head_dim].into_iter().try_fold(4u64, u64::checked_mul);
+    let product = [cache.layers, cache.kv_heads, cache.head_dim].into_iter().try_fold(12u64, u64::checked_mul);
     if !product.is_some_and(|bytes| (1..1 << 50).contains(&bytes)) {
         return wrong("layers, kv heads and head dim must be at least 1, and those of one model");
     }
-    if !request.vram.iter().all(|v| v.is_finite() && *v > 0.0) || request.vram.is_empty() {
-        return wrong("--vram takes sizes above 0, in GiB");
+    if !request.vram.iter().all(|v| *v > 0.0 && *v <= MOST_GIB) || request.vram.is_empty() {
+        return wrong("--vram takes sizes in GiB, above 0 and at most 1,000,000");
     }
-    if !(request.overhead.is_finite() && request.overhead >= 0.0) {
-        return wrong("--overhead takes a size in GiB, 0 or more");
+    if !(0.0..=MOST_GIB).contains(&request.overhead) {
+        return wrong("--overhead takes a size in GiB, 0 to 1,000,000");
     }
     if request.context == 0 {
         return wrong("--context takes at least 1 token");
@@ -314,8 +322,9 @@ mod tests {
 
     #[test]
     fn the_cache_of_a_token() {
-        assert_eq!(CacheShape { layers: 24, kv_heads: 2, head_dim: 64 }.bytes_per_token(2), 12_288);
-        assert_eq!(CacheShape { layers: 24, kv_heads: 14, head_dim: 64 }.bytes_per_token(2), 86_016);
+        let of = |kv_heads| CacheShape { layers: 24, kv_heads, head_dim: 64 };
+        assert_eq!((of(2).f16_bytes_per_token(), of(14).f16_bytes_per_token()), (12_288, 86_016));
+        assert_eq!(of(2).int8_bytes_per_token(), 2 * 24 * 2 * 66);
     }
 
     #[test]
@@ -347,8 +356,10 @@ mod tests {
         let memory = of_parameters(7_000_000_000, cache, &request).expect("sensible");
         let fit = &memory.rows[0].fits[0];
         assert_eq!((fit.users_f16, fit.users_int8), (Some(15), Some(31)));
-        request.vram = vec![0.0];
-        assert!(of_parameters(7_000_000_000, cache, &request).is_err());
+        for vram in [0.0, 1e300, f64::NAN] {
+            request.vram = vec![vram];
+            assert!(of_parameters(7_000_000_000, cache, &request).is_err());
+        }
         let endless = CacheShape { layers: u64::MAX, kv_heads: 8, head_dim: 128 };
         assert!(of_parameters(1, endless, &Request { vram: vec![8.0], ..request }).is_err());
     }

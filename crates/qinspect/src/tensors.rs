@@ -104,6 +104,10 @@ pub fn look(path: &Path, with_metadata: bool) -> Result<Tensors> {
     let declared = model.declared_schemes();
     let mut notes = model.warnings.clone();
     let architecture = architecture(&model).map_err(|why| notes.push(why)).ok();
+    if architecture.is_some() {
+        // What programs that need a whole model would say of this one.
+        notes.extend(qconvert::Source::new(&model).err().map(|e| report::error_line(&e)));
+    }
     let tensors: Vec<TensorInfo> = model
         .tensors
         .iter()

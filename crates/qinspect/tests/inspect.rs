@@ -34,7 +34,9 @@ fn memory_of_a_model_and_of_a_number() {
     page(&["memory", FIXTURE], 1);
     assert!(view(&["memory", FIXTURE]).contains("note: ggml-q4_k left out: its blocks don't divide the rows of 24"));
     assert!(printed(&[&args[..], &["--csv"]].concat()).starts_with("scheme,bits_per_parameter,weight_bytes,vram_gib"));
-    refuses(&["memory"], 2, "MODEL");
+    refuses(&["memory"], 2, "--params");
+    refuses(&["memory", FIXTURE, "--vram", "1e300"], 2, "--vram");
+    assert!(printed(&["memory", FIXTURE, "--scheme", "all", "--csv"]).contains("\nint4-absmax,"));
     refuses(&["memory", "--params", "13G", "--layers", "1", "--kv-heads", "1", "--head-dim", "1"], 2, "13G");
     refuses(&["memory", "no/such/model"], 1, "no/such/model: cannot open");
     refuses(&["memory", FIXTURE, "--scheme", "int5"], 2, "int5");
@@ -191,7 +193,9 @@ fn sensitivity_by_kind_and_what_is_refused() {
     let found = json(&[&args[..], &["--scheme", "ggml-q4_0"]].concat());
     assert_eq!(found["parts"].as_array().map(Vec::len), Some(7));
     assert!(found["recipe"]["kept"].as_u64() >= Some(1), "without a target at least one is kept");
-    assert!(printed(&[&args[..], &["--scheme", "nf4", "--csv"]].concat()).starts_with("part,kl.mean,kl.ci95.low,"));
+    let csv = printed(&[&args[..], &["--scheme", "nf4", "--csv"]].concat());
+    assert!(csv.starts_with("part,kl.mean,kl.ci95.low,kl.ci95.high,share,"), "{csv}");
+    refuses(&["layers", FIXTURE, "--scheme", "all"], 2, "one scheme");
     refuses(&["layers", FIXTURE], 2, "--scheme");
     refuses(&["layers", FIXTURE, "--scheme", "f16"], 2, "no quantization");
     refuses(&["layers", FIXTURE, "--scheme", "int8-outlier"], 2, "--calibration");
@@ -200,9 +204,11 @@ fn sensitivity_by_kind_and_what_is_refused() {
     refuses(&["layers", FIXTURE, "--scheme", "int8-row", "--keep", "nf4"], 2, "--keep nf4 takes no more bits");
     let dir = tempfile::tempdir().expect("a folder");
     let empty = dir.path().join("empty.txt");
-    std::fs::write(&empty, "").expect("written");
-    let empty = empty.to_str().expect("a plain name");
-    for command in [&["activations", FIXTURE][..], &["layers", FIXTURE, "--scheme", "nf4"]] {
-        refuses(&[command, &["--text", empty]].concat(), 1, "empty.txt: the text is empty");
+    for text in ["", " \n\t"] {
+        std::fs::write(&empty, text).expect("written");
+        let empty = empty.to_str().expect("a plain name");
+        for command in [&["activations", FIXTURE][..], &["layers", FIXTURE, "--scheme", "nf4"]] {
+            refuses(&[command, &["--text", empty]].concat(), 1, "empty.txt: the text is empty");
+        }
     }
 }

@@ -53,6 +53,17 @@ fn of_an_unknown_architecture_only_the_files_are_known() {
 }
 
 #[test]
+fn tensors_names_one_that_is_missing() {
+    let dir = copy_of_fixture();
+    let config = dir.path().join("config.json");
+    let text = std::fs::read_to_string(&config).expect("reads");
+    std::fs::write(&config, text.replace("\"num_hidden_layers\": 4", "\"num_hidden_layers\": 5")).expect("writes");
+    let found = json(&["tensors", dir.path().to_str().expect("a plain name")]);
+    let note = found["notes"][0].as_str().unwrap_or_default();
+    assert!(note.contains("model.layers.4.input_layernorm.weight: is missing"), "{found}");
+}
+
+#[test]
 fn a_file_without_configuration_still_has_weights() {
     let dir = tempfile::tempdir().expect("a folder");
     let file = dir.path().join("lone.safetensors");

@@ -71,7 +71,7 @@ pub struct WeightsArgs {
     /// Count weights further than so many standard deviations from the mean.
     #[arg(long, default_value_t = 6.0, value_name = "N", allow_negative_numbers = true)]
     pub sigma: f64,
-    /// Schemes whose loss is measured, separated by commas; by default one of each kind of code.
+    /// Schemes whose loss is measured, separated by commas, or 'all'; by default one of each kind of code.
     #[arg(long, value_delimiter = ',', value_name = "SCHEME")]
     pub scheme: Vec<String>,
     /// Activation statistics, for int8-outlier (qinspect activations --save writes them).
@@ -210,7 +210,7 @@ impl From<ByArg> for By {
 #[derive(Debug, Args)]
 pub struct MemoryArgs {
     /// A model, whose real bytes count.
-    #[arg(value_name = "MODEL", required_unless_present = "params", conflicts_with = "params")]
+    #[arg(value_name = "MODEL", conflicts_with = "params")]
     pub model: Option<PathBuf>,
     /// A number of parameters instead, such as 13B: each counts at the scheme's nominal bits.
     #[arg(long, value_name = "N", requires_all = ["layers", "kv_heads", "head_dim"])]
@@ -239,7 +239,7 @@ pub struct MemoryArgs {
     /// Tokens of each user, where users are counted.
     #[arg(long, default_value_t = 4096, value_name = "N")]
     pub context: u64,
-    /// Schemes, separated by commas.
+    /// Schemes, separated by commas, or 'all'.
     #[arg(long, value_delimiter = ',', value_name = "SCHEME")]
     pub scheme: Vec<String>,
     /// Output.

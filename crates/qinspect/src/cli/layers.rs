@@ -1,12 +1,12 @@
 //! `qinspect layers`.
 
 use super::args::LayersArgs;
-use super::memory::schemes;
+use super::memory::scheme;
 use super::output::{self, Findings, facts, notes, paragraphs};
 use super::texts;
 use crate::layers::{self, By, Divergence, Layers, Part, Request};
 use crate::{Error, place};
-use anyhow::Result;
+use anyhow::{Result, bail};
 use observe::Calibration;
 use qeval::{Protocol, Style};
 use report::chart::{Axis, Bar, BarChart, Line, LinePlot};
@@ -26,11 +26,13 @@ pub fn run(args: &LayersArgs, progress: &dyn Progress) -> Result<String> {
         let others = args.output.json.iter().flatten().chain(&args.output.html).map(|p| p.as_path());
         output::check_files(&others.chain([recipe.as_path()]).collect::<Vec<_>>(), &inputs)?;
     }
-    let [scheme, keep] = [&args.scheme, &args.keep].map(|name| schemes(std::slice::from_ref(name)));
+    if args.scheme == "all" {
+        bail!(Error::Request("layers takes one scheme: --scheme int4-g64, for one".into()));
+    }
     let cut = args.text.cut();
     let request = Request {
-        scheme: scheme?[0],
-        keep: keep?[0],
+        scheme: scheme(&args.scheme)?,
+        keep: scheme(&args.keep)?,
         by: args.by.into(),
         target_bpw: args.target_bpw,
         text: texts::text(&args.text)?,
@@ -65,7 +67,13 @@ impl Findings for Layers {
     }
 
     fn table(&self) -> Result<Table> {
-        Ok(ranked(self, Glyphs::Ascii)?)
+        let mut table = ranked(self, Glyphs::Ascii)?;
+        // Drawn for people, and nothing to a machine.
+        if let Some(at) = table.columns.iter().position(|c| c.key == "bar") {
+            table.columns.remove(at);
+            table.rows.iter_mut().for_each(|row| drop(row.remove(at)));
+        }
+        Ok(table)
     }
 
     fn page(&self) -> Result<Page> {

@@ -37,13 +37,25 @@ fn measure(args: &MemoryArgs, request: &Request) -> InspectResult<Memory> {
             };
             memory::of_parameters(memory::parse_parameters(params)?, cache, request)
         }
-        (None, None) => Err(Error::Request("give a MODEL or --params".into())),
+        (None, None) => {
+            Err(Error::Request("give a MODEL, or --params with --layers, --kv-heads and --head-dim".into()))
+        }
     }
 }
 
-/// Schemes by name.
+/// Schemes by name; `all` stands for those that it does elsewhere.
 pub fn schemes(names: &[String]) -> InspectResult<Vec<Scheme>> {
-    names.iter().map(|name| name.trim().parse().map_err(|e: schemes::Error| Error::Request(e.to_string()))).collect()
+    let mut schemes = Vec::new();
+    for name in names.iter().map(|name| name.trim()) {
+        let named = if name == "all" { Scheme::all() } else { vec![scheme(name)?] };
+        schemes.extend(named.into_iter().filter(|s| !schemes.contains(s)).collect::<Vec<_>>());
+    }
+    Ok(schemes)
+}
+
+/// One scheme by name.
+pub fn scheme(name: &str) -> InspectResult<Scheme> {
+    name.trim().parse().map_err(|e: schemes::Error| Error::Request(e.to_string()))
 }
 
 impl Findings for Memory {
@@ -119,7 +131,7 @@ impl Memory {
         about.push((
             "Cache",
             format!(
-                "{} bytes a token in f16, {} in int8 (2 x {layers} layers x {kv_heads} heads x {head_dim})",
+                "{} bytes a token in f16, {} in int8 (2 x {layers} layers x {kv_heads} heads x {head_dim} values)",
                 format::count(self.cache_bytes_per_token_f16),
                 format::count(self.cache_bytes_per_token_int8)
             ),
@@ -159,10 +171,13 @@ impl Memory {
         let mut table = self.by_device(title, |fit| pair(fit.context_f16, fit.context_int8))?;
         table.note(match self.model {
             Some(_) => {
-                "The linear projections of the blocks are in the scheme, everything else is as stored. Scales of an \
-                 int8 cache are not counted."
+                "The linear projections of the blocks are in the scheme, everything else is as stored. An int8 cache \
+                 has a scale of 2 bytes for each key and value of a head."
             }
-            None => "Every parameter counts at the scheme's nominal bits. Scales of an int8 cache are not counted.",
+            None => {
+                "Every parameter counts at the scheme's nominal bits. An int8 cache has a scale of 2 bytes for each \
+                 key and value of a head."
+            }
         });
         if let Some(trained) = self.trained_context {
             table.note(format!("Beyond {} tokens the model was not trained.", format::count(trained)));

@@ -23,7 +23,7 @@ pub fn run(args: &WeightsArgs, progress: &dyn Progress) -> Result<String> {
     let inputs: Vec<_> = [&args.model].into_iter().chain(&args.calibration).map(|p| p.as_path()).collect();
     output::check(&args.output, &inputs)?;
     let calibration = args.calibration.as_deref().map(Calibration::load).transpose().map_err(Error::from)?;
-    let schemes = match args.scheme.is_empty() {
+    let schemes = match args.scheme.is_empty() || args.scheme == ["all"] {
         true => weights::default_schemes(calibration.is_some()),
         false => schemes(&args.scheme)?,
     };
