@@ -81,7 +81,7 @@ pub fn continuations(
     let hidden = model.transformer.hidden(&[&ids], None)?;
     let logits = model.transformer.see_logits(&hidden, ids.len() - 1..ids.len(), <[f32]>::to_vec)?;
     if logits.iter().any(|x| !x.is_finite()) {
-        return Err(Error::Labels(format!("{}: the logits after the prompt are NaN or infinite", model.name())));
+        return Err(Error::malformed(&model.path, "the logits after the prompt are NaN or infinite"));
     }
     let mut ranked: Vec<u32> = (0..logits.len() as u32).collect();
     ranked.sort_by(|a, b| logits[*b as usize].total_cmp(&logits[*a as usize]).then(a.cmp(b)));

@@ -56,6 +56,10 @@ impl<'a> Text<'a> {
         if split.validation.is_empty() {
             return Err(Error::Text("no part of it is left for validation; raise validation_share".into()));
         }
+        let mut teacher = teacher;
+        if let Some(teacher) = &mut teacher {
+            teacher.keep(&split.validation);
+        }
         let (batch, parts) = (recipe.batch, recipe.parts);
         let rng = random::stream(recipe.seed, random::BATCHES);
         Ok(Self { windows, split, teacher, batch, parts, rng, deck: vec![] })

@@ -54,10 +54,10 @@ pub enum Error {
         /// The type.
         float: schemes::FloatType,
     },
-    /// Labels that can't be made, or that are asked of a file that doesn't have them.
+    /// Labels that can't be asked for.
     #[error("labels: {0}")]
     Labels(String),
-    /// A student that can't be made, or not of this teacher.
+    /// A student that can't be asked for, or not of this teacher.
     #[error("student: {0}")]
     Student(String),
     /// A training that can't be resumed.

@@ -13,19 +13,16 @@ pub const FILE: &str = "metrics.jsonl";
 #[derive(Debug)]
 pub struct Metrics {
     path: PathBuf,
-    file: File,
+    /// None before there is a model: a training that fails early leaves nothing behind.
+    file: Option<File>,
+    /// Lines until then.
+    early: String,
 }
 
 impl Metrics {
-    /// An empty file; makes the folder.
-    ///
-    /// # Errors
-    /// [`Error::Io`].
-    pub fn begin(folder: &Path) -> Result<Self> {
-        std::fs::create_dir_all(folder).map_err(Error::io(folder))?;
-        let path = folder.join(FILE);
-        let file = File::create(&path).map_err(Error::io(&path))?;
-        Ok(Self { path, file })
+    /// A file that appears in the folder when it is first made durable.
+    pub fn begin(folder: &Path) -> Self {
+        Self { path: folder.join(FILE), file: None, early: String::new() }
     }
 
     /// What is there up to `step`: later lines are of work that is lost, and will be done again.
@@ -42,7 +39,7 @@ impl Metrics {
         let kept: String = text.lines().filter(is_kept).flat_map(|line| [line, "\n"]).collect();
         store::output::write_file(&path, kept.as_bytes())?;
         let file = File::options().append(true).open(&path).map_err(Error::io(&path))?;
-        Ok(Self { path, file })
+        Ok(Self { path, file: Some(file), early: String::new() })
     }
 
     /// Adds a line.
@@ -51,7 +48,11 @@ impl Metrics {
     /// [`Error::Io`].
     pub fn add(&mut self, what: &impl Serialize) -> Result<()> {
         let line = serde_json::to_string(what).map_err(|e| Error::malformed(&self.path, e))?;
-        writeln!(self.file, "{line}").map_err(Error::io(&self.path))
+        match &mut self.file {
+            Some(file) => writeln!(file, "{line}").map_err(Error::io(&self.path))?,
+            None => self.early.extend([&line, "\n"]),
+        }
+        Ok(())
     }
 
     /// Makes it durable.
@@ -59,6 +60,14 @@ impl Metrics {
     /// # Errors
     /// [`Error::Io`].
     pub fn sync(&mut self) -> Result<()> {
-        self.file.sync_data().map_err(Error::io(&self.path))
+        let file = match self.file.take() {
+            Some(file) => file,
+            None => {
+                store::output::write_file(&self.path, self.early.as_bytes())?;
+                self.early.clear();
+                File::options().append(true).open(&self.path).map_err(Error::io(&self.path))?
+            }
+        };
+        self.file.insert(file).sync_data().map_err(Error::io(&self.path))
     }
 }

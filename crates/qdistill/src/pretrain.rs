@@ -229,6 +229,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let error = pretrain(&recipe, &texts(), folder.path(), false, &mut ()).expect_err("it can't converge");
         assert!(matches!(error, Error::Diverged { .. }), "{error}");
+        assert_eq!(std::fs::read_dir(folder.path()).expect("the folder").count(), 0, "nothing is left behind");
     }
 
     #[test]

@@ -11,18 +11,23 @@ pub struct Bar<'a> {
     bars: &'a Bars,
     began: Instant,
     predictions: usize,
-    smooth: Option<f64>,
+    /// Losses of the steps since the last validation.
+    losses: Vec<f64>,
 }
 
 impl<'a> Bar<'a> {
     /// A bar that appears once training starts.
     pub fn new(bars: &'a Bars) -> Self {
-        Self { bars, began: Instant::now(), predictions: 0, smooth: None }
+        Self { bars, began: Instant::now(), predictions: 0, losses: Vec::new() }
     }
 
     /// Predictions trained on in a second, validations' time included.
     pub fn speed(&self) -> f64 {
         self.predictions as f64 / self.began.elapsed().as_secs_f64().max(1e-9)
+    }
+
+    fn loss(&self) -> f64 {
+        self.losses.iter().sum::<f64>() / self.losses.len() as f64
     }
 
     fn line(&self, text: &str) {
@@ -44,10 +49,9 @@ impl Progress for Bar<'_> {
 
     fn stepped(&mut self, step: &Step) {
         self.predictions += step.predictions;
-        let smooth = self.smooth.map_or(step.loss, |s| 0.98 * s + 0.02 * step.loss);
-        self.smooth = Some(smooth);
+        self.losses.push(step.loss);
         self.bars.advance(1);
-        self.bars.message(&format!("loss {smooth:.3}, {:.0} tokens/s", self.speed()));
+        self.bars.message(&format!("loss {:.3}, {:.0} tokens/s", self.loss(), self.speed()));
     }
 
     fn validated(&mut self, validation: &Validation) {
@@ -55,12 +59,13 @@ impl Progress for Bar<'_> {
         self.line(&format!(
             "step {}: training loss {:.4}, validation loss {:.4} (perplexity {:.3}){kl}{}, {:.0} tokens/s",
             validation.step,
-            self.smooth.unwrap_or(f64::NAN),
+            self.loss(),
             validation.loss,
             validation.perplexity,
             if validation.best { ", saved" } else { "" },
             self.speed(),
         ));
+        self.losses.clear();
     }
 
     fn sampled(&mut self, text: &str) {

@@ -59,4 +59,7 @@ pub trait Teacher {
     /// # Errors
     /// When the file doesn't hold them, or the model can't compute them.
     fn soft(&mut self, window: usize) -> Result<Soft>;
+
+    /// Told which windows will be asked for again and again.
+    fn keep(&mut self, _windows: &[usize]) {}
 }

@@ -128,10 +128,10 @@ fn width(list: &str) -> Option<Width> {
 /// The shape of a model that this crate can train.
 ///
 /// # Errors
-/// [`Error::Student`] names what isn't supported.
+/// [`Error::Malformed`] names what isn't supported.
 pub fn shape_of(model: &store::Model) -> Result<Shape> {
     let config = model.config()?;
-    let refuse = |what: &str| Err(Error::Student(format!("{}: {what}", model.path.display())));
+    let refuse = |what: &str| Err(Error::malformed(&model.path, what));
     if config.family == Family::Qwen3 {
         return refuse("students of Qwen3 models are not supported; Llama's and Qwen2's are");
     }
@@ -180,7 +180,7 @@ pub fn build(spec: &Spec, teacher: &store::Model, freeze_embeddings: bool, seed:
         Spec::Width(width) => narrow(width, teacher, &full, vocabulary)?,
         Spec::Model(path) => {
             let model = store::open(path)?;
-            check_vocabulary(teacher, &model)?;
+            check_tokenizer(teacher, &model)?;
             let shape = shape_of(&model)?;
             let cut = Cut { model: &model, layers: (0..shape.layers).collect(), kept: None };
             Student::build(&shape, vocabulary, DType::F32, &mut |name, dims| cut.values(name, dims))?
@@ -222,18 +222,19 @@ fn fresh(
     Ok(student)
 }
 
-/// A student model must have the teacher's tokenizer; then vocabularies differ by padding only.
-fn check_vocabulary(teacher: &store::Model, student: &store::Model) -> Result<()> {
-    let (of_teacher, of_student) = (teacher.tokenizer()?.get_vocab(true), student.tokenizer()?.get_vocab(true));
-    if of_teacher == of_student {
+/// A student model must make the teacher's tokens of a text; then vocabularies differ by padding only.
+fn check_tokenizer(teacher: &store::Model, student: &store::Model) -> Result<()> {
+    let (of_teacher, of_student) = (teacher.text_tokenizer()?, student.text_tokenizer()?);
+    if of_teacher.blake3() == of_student.blake3() {
         return Ok(());
     }
-    Err(Error::Student(format!(
-        "teacher and student have different tokenizers, of {} and {} entries: soft labels are over the teacher's tokens; \
-         give a student with the teacher's tokenizer",
-        of_teacher.len(),
-        of_student.len()
-    )))
+    let what = format!(
+        "its tokenizer, of {} entries, is not the teacher's, of {}: soft labels are over the teacher's tokens; give a \
+         student with the teacher's tokenizer",
+        of_student.vocabulary().len(),
+        of_teacher.vocabulary().len()
+    );
+    Err(Error::malformed(&student.path, what))
 }
 
 /// A part of a model, as a student's weights.
@@ -253,9 +254,7 @@ impl Cut<'_> {
             Some(kept) => kept.of(name, layer),
             None => (None, None),
         };
-        let wrong = |found: String| {
-            Error::Student(format!("{}: '{source}' is {found}, not {dims:?}", self.model.path.display()))
-        };
+        let wrong = |found: String| Error::malformed(&self.model.path, format!("'{source}' is {found}, not {dims:?}"));
         if let &[count, width] = dims {
             let linear = self.model.linear(source.trim_end_matches(".weight"))?;
             return matrix(&linear.matrix, rows, columns, (count, width), name == EMBEDDING || name == HEAD)
@@ -339,10 +338,10 @@ impl Output {
     /// A student's folder: the teacher's configuration with the student's sizes, and the teacher's tokenizer files.
     ///
     /// # Errors
-    /// [`Error::Student`] when the teacher has no config.json.
+    /// [`Error::Malformed`] when the teacher has no config.json.
     pub fn of_student(folder: &Path, teacher: &store::Model, student: &Student, float: FloatType) -> Result<Self> {
         let Some(Value::Object(mut config)) = teacher.config_json.clone() else {
-            return Err(Error::Student(format!("{}: the teacher has no config.json", teacher.path.display())));
+            return Err(Error::malformed(&teacher.path, "the teacher has no config.json"));
         };
         let shape = student.shape();
         for other_method in ["quantization_config", "compression_config", "layer_types", "dtype", "_name_or_path"] {

@@ -3,7 +3,9 @@
 use crate::soft::{Soft, Teacher};
 use crate::windows::Windows;
 use crate::{Error, Result};
+use candle_core::Tensor;
 use runtime::Transformer;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use store::TextTokenizer;
 
@@ -55,7 +57,7 @@ impl Model {
         if context > longest {
             let what =
                 format!("windows of {context} tokens are longer than the {longest} that {} is made for", self.name());
-            return Err(Error::Text(format!("{what}; give a shorter context")));
+            return Err(Error::Recipe(format!("{what}; give a shorter context")));
         }
         let mut documents = Vec::with_capacity(files.len());
         for file in files {
@@ -74,6 +76,11 @@ impl Model {
         Windows::new(&documents, context, self.text.bos())
     }
 
+    /// Hidden states of a window's predictions, `[1, predictions, width]`: nothing is predicted from the last token.
+    fn hidden(&self, window: &[u32]) -> Result<Tensor> {
+        Ok(self.transformer.hidden(&[&window[..window.len().saturating_sub(1)]], None)?)
+    }
+
     /// Runs a window and hands the logits of each of its predictions, `rows_at_a_time` of them at a time with the
     /// number of the first, to `see`.
     ///
@@ -85,29 +92,52 @@ impl Model {
         rows_at_a_time: usize,
         mut see: impl FnMut(usize, &[f32]) -> Result<()>,
     ) -> Result<()> {
-        // Nothing is predicted from the last token.
-        let inputs = &window[..window.len().saturating_sub(1)];
-        let hidden = self.transformer.hidden(&[inputs], None)?;
-        for first in (0..inputs.len()).step_by(rows_at_a_time.max(1)) {
-            let rows = first..(first + rows_at_a_time.max(1)).min(inputs.len());
+        let hidden = self.hidden(window)?;
+        let predictions = hidden.dim(1)?;
+        for first in (0..predictions).step_by(rows_at_a_time.max(1)) {
+            let rows = first..(first + rows_at_a_time.max(1)).min(predictions);
             self.transformer.see_logits(&hidden, rows, |logits| see(first, logits))??;
         }
         Ok(())
     }
 }
 
-/// A teacher that is run for each window, each time.
+/// Bytes of hidden states that are kept at most: those of 116,508 predictions of a teacher 576 wide.
+const KEPT: usize = 256 << 20;
+
+/// A teacher that is run for each window, each time; of windows that come again and again it keeps the hidden states,
+/// as many as fit into [`KEPT`] bytes, so that only the output projection is left to do. Logits would be as many times
+/// larger as the vocabulary is than the hidden state.
 #[derive(Debug)]
 pub struct Online<'a> {
     model: &'a Model,
     windows: &'a Windows,
     temperature: f64,
+    /// Of windows to keep, once they were run.
+    kept: BTreeMap<usize, Option<Tensor>>,
+    /// Bytes that there is still room for.
+    room: usize,
 }
 
 impl<'a> Online<'a> {
     /// A teacher for these windows.
     pub fn new(model: &'a Model, windows: &'a Windows, temperature: f64) -> Self {
-        Self { model, windows, temperature }
+        Self { model, windows, temperature, kept: BTreeMap::new(), room: KEPT }
+    }
+
+    /// Hidden states of a window, kept or run.
+    fn hidden(&mut self, window: usize) -> Result<Tensor> {
+        if let Some(Some(hidden)) = self.kept.get(&window) {
+            return Ok(hidden.clone());
+        }
+        let hidden = self.model.hidden(self.windows.tokens_of(window))?;
+        let bytes = hidden.elem_count() * hidden.dtype().size_in_bytes();
+        if let Some(kept) = self.kept.get_mut(&window)
+            && let Some(room) = self.room.checked_sub(bytes)
+        {
+            (self.room, *kept) = (room, Some(hidden.clone()));
+        }
+        Ok(hidden)
     }
 }
 
@@ -121,12 +151,37 @@ impl Teacher for Online<'_> {
     }
 
     fn soft(&mut self, window: usize) -> Result<Soft> {
-        let tokens = self.windows.tokens_of(window);
-        let mut all = Vec::with_capacity((tokens.len() - 1) * self.vocab_size());
-        self.model.predict(tokens, tokens.len(), |_, logits| {
-            all.extend_from_slice(logits);
-            Ok(())
-        })?;
-        Ok(Soft::Full { logits: all })
+        let hidden = self.hidden(window)?;
+        let logits = self.model.transformer.see_logits(&hidden, 0..hidden.dim(1)?, <[f32]>::to_vec)?;
+        Ok(Soft::Full { logits })
+    }
+
+    fn keep(&mut self, windows: &[usize]) {
+        self.kept.extend(windows.iter().map(|&window| (window, None)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_kept_is_what_was_run_and_no_more_than_fits() {
+        let path = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/tiny"));
+        let model = Model::open(path, "cpu").expect("the fixture");
+        let windows = Windows::new(&[(0..40).collect()], 8, None).expect("five windows");
+        let plain: Vec<Soft> = (0..5).map(|w| Online::new(&model, &windows, 1.0).soft(w).expect("labels")).collect();
+        let mut online = Online::new(&model, &windows, 1.0);
+        // Two windows of seven predictions in F32, and nearly a third.
+        let width = model.transformer.config().hidden_size;
+        online.room = 3 * 7 * width * 4 - 1;
+        online.keep(&[0, 2, 3, 4]);
+        for _ in 0..2 {
+            for (w, plain) in plain.iter().enumerate() {
+                assert!(online.soft(w).expect("labels") == *plain, "window {w}");
+            }
+        }
+        let kept: Vec<usize> = online.kept.iter().filter(|(_, h)| h.is_some()).map(|(w, _)| *w).collect();
+        assert_eq!((kept, online.room), (vec![0, 2], 7 * width * 4 - 1));
     }
 }

@@ -215,7 +215,7 @@ impl Trainer {
         if !resume {
             check_free(folder)?;
             let optimizer = AdamW::new(gradients.parameters(), job.recipe);
-            let metrics = Metrics::begin(folder)?;
+            let metrics = Metrics::begin(folder);
             return Ok(Self {
                 step: 0,
                 optimizer,

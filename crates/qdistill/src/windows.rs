@@ -41,10 +41,12 @@ impl Windows {
     /// begins with `bos` if there is one.
     ///
     /// # Errors
-    /// [`Error::Text`] when the context is too short or a document has nothing to predict.
+    /// [`Error::Recipe`] when the context is too short, [`Error::Text`] when a document has nothing to predict.
     pub fn new(documents: &[Vec<u32>], context: usize, bos: Option<u32>) -> Result<Self> {
         if context < 2 {
-            return Err(Error::Text(format!("a context of {context} tokens has nothing to predict; give at least 2")));
+            return Err(Error::Recipe(format!(
+                "a context of {context} tokens has nothing to predict; give at least 2"
+            )));
         }
         let mut cut = Self { tokens: vec![], documents: vec![], windows: vec![], context, starts: vec![0] };
         for (index, document) in documents.iter().enumerate() {

@@ -98,10 +98,10 @@ fn what_cannot_be_labelled_is_said_in_one_line() {
     let prose = Path::new(PROSE);
     label(&["--labels", "topk:0"], prose, 2, "topk:K, sampled:N, full");
     label(&["--temperatures", "1,0"], prose, 2, "it must be a positive number");
-    label(&["--temperatures", "2,2"], prose, 1, "there twice");
-    label(&["--labels", "topk:1000000"], prose, 1, "use full");
-    label(&["--context", "1"], prose, 1, "nothing to predict");
-    label(&["--context", "100000"], prose, 1, "give a shorter context");
+    label(&["--temperatures", "2,2"], prose, 2, "there twice");
+    label(&["--labels", "topk:1000000"], prose, 2, "use full");
+    label(&["--context", "1"], prose, 2, "nothing to predict");
+    label(&["--context", "100000"], prose, 2, "give a shorter context");
     label(&["--device", "abacus"], prose, 1, "'abacus' is not available");
     label(&[], &empty, 1, "empty.txt: 0 tokens are too few");
     label(&[], &latin, 1, "latin.txt: stream did not contain valid UTF-8");

@@ -155,10 +155,66 @@ fn the_teacher_beside_the_student_and_cut_students() {
     assert_eq!(embedding("cut"), teacher.tensors["model.embed_tokens.weight"].data.to_vec());
     let diverged = train("diverged", &["--student", "layers:0", "--learning-rate", "1e30"]);
     assert!(
-        !diverged.status.success() && text(&diverged.stderr).contains("diverged at step"),
+        diverged.status.code() == Some(1) && text(&diverged.stderr).contains("diverged at step"),
         "{}",
         text(&diverged.stderr)
     );
+    assert!(!bench.path("diverged").exists(), "nothing is left behind");
+}
+
+#[test]
+fn an_artifact_teaches_as_a_checkpoint_does() {
+    let bench = Bench::new();
+    let model = store::open(Path::new(FIXTURE)).expect("the fixture");
+    let source = qconvert::Source::new(&model).expect("whole");
+    let job = qconvert::Job {
+        scheme: "int4-g64".parse().expect("a scheme"),
+        settings: qconvert::Settings::new(qconvert::Target::Gguf),
+        destination: bench.path("teacher.gguf"),
+    };
+    qconvert::convert(&source, &[job], &store::Silent).expect("converts");
+    let label = |teacher: &str, out: &str| {
+        let fixed = ["label", "--text", PROSE, "--tokens", "1500", "--context", "32", "--labels", "topk:16"];
+        bench.run(&[&fixed[..], &["--teacher", teacher, "-o", out, "--json"]].concat())
+    };
+    assert_eq!(json(&label("teacher.gguf", "labels.safetensors"))["predictions"], 1499);
+    let refused = bench.train("student", &[]);
+    assert!(text(&refused.stderr).contains("are not those of"), "another teacher's: {}", text(&refused.stderr));
+    let train = |out: &str, from: &[&str]| {
+        let fixed = ["train", "--teacher", "teacher.gguf", "-o", out, "--json", "--student", "layers:0,3"];
+        let schedule = ["--steps", "4", "--batch", "4", "--warmup", "1", "--validate-every", "2"];
+        json(&bench.run(&[&fixed[..], &schedule, from].concat()))
+    };
+    let from_labels = train("from-labels", &["--labels", "labels.safetensors"]);
+    let beside = train("beside", &["--text", PROSE, "--context", "32"]);
+    for result in [&from_labels, &beside] {
+        assert!(result["best"]["kl"].as_f64().is_some_and(|kl| kl > 0.0), "{result}");
+    }
+    // The student is a checkpoint, cut from what the artifact's weights decode to.
+    let student = store::open(&bench.path("from-labels")).expect("it opens");
+    assert_eq!(student.metadata["qdistill.teacher"], "teacher.gguf");
+    assert_eq!(student.declared_schemes()["model.layers.1.mlp.up_proj"], "f16");
+    let transformer = runtime::Transformer::load(&student, &runtime::cpu()).expect("it runs");
+    transformer.hidden(&[&[1, 2, 3]], None).expect("hidden states");
+}
+
+#[test]
+fn settings_come_from_a_file_and_flags_win() {
+    let bench = Bench::new();
+    bench.label();
+    let flags = ["--alpha", "0.7", "--divergence", "reverse", "--learning-rate", "0.005", "--seed", "3"];
+    json(&bench.train("flags", &flags));
+    let settings = "[loss]\nalpha = 0.7\ntemperature = 2.0\ndivergence = \"reverse\"\n\
+                    [train]\nlearning_rate = 0.005\nseed = 4\nsteps = 1000\n";
+    std::fs::write(bench.path("settings.toml"), settings).expect("written");
+    // Of the schedule, what the flags say; the seed, too.
+    json(&bench.train("file", &["--config", "settings.toml", "--seed", "3"]));
+    assert_eq!(weights(&bench.path("file")), weights(&bench.path("flags")));
+    json(&bench.train("seed", &["--config", "settings.toml"]));
+    assert_ne!(weights(&bench.path("seed")), weights(&bench.path("flags")));
+    std::fs::write(bench.path("settings.toml"), "[loss]\nalfa = 0.7\n").expect("written");
+    let wrong = bench.train("wrong", &["--config", "settings.toml"]);
+    assert!(text(&wrong.stderr).contains("settings.toml") && text(&wrong.stderr).contains("alfa"));
 }
 
 #[test]
@@ -171,9 +227,11 @@ fn misfits_are_one_line() {
         assert!(out.status.code() == Some(code) && message.contains(what), "{:?}: {message}", out.status);
     };
     says(&["--temperature", "3"], 1, "--temperatures 3");
-    says(&["--alpha", "2"], 1, "alpha must lie between 0 and 1");
+    says(&["--alpha", "2"], 2, "alpha must lie between 0 and 1");
+    says(&["--student", "bogus"], 2, "'bogus' is none of a FILE.toml");
+    says(&["--student", "layers:2,1"], 2, "ascending order");
     says(&["--resume"], 1, "no interrupted training");
-    says(&["--student", "layers:9"], 1, "blocks 0 to 3, no 9");
+    says(&["--student", "layers:9"], 2, "blocks 0 to 3, no 9");
     says(&["--dtype", "q4"], 2, "q4");
     std::fs::create_dir(bench.path("student")).expect("a folder");
     std::fs::write(bench.path("student/precious"), "x").expect("written");

@@ -33,6 +33,12 @@ enum Command {
     PlantOutliers(plant::Args),
 }
 
+/// Whether the request itself makes no sense, whatever the files hold.
+fn is_usage(e: &anyhow::Error) -> bool {
+    use qdistill::Error;
+    matches!(e.downcast_ref(), Some(Error::Recipe(_) | Error::Student(_) | Error::Labels(_)))
+}
+
 /// A temperature that logits can be divided by.
 fn temperature(text: &str) -> Result<f64, String> {
     text.parse().ok().filter(|t: &f64| t.is_finite() && *t > 0.0).ok_or_else(|| "it must be a positive number".into())
@@ -58,7 +64,7 @@ pub fn main() -> ExitCode {
         Err(e) => {
             // There is nowhere else to report that standard error is closed.
             let _ = writeln!(std::io::stderr(), "qdistill: {}", report::error_line(e.as_ref()));
-            ExitCode::FAILURE
+            ExitCode::from(if is_usage(&e) { 2 } else { 1 })
         }
     }
 }

@@ -12,7 +12,7 @@ use qdistill::recipe::{DistillRecipe, TrainRecipe};
 use qdistill::student::{self, Spec};
 use qdistill::teacher::{Model, Online};
 use qdistill::train::{Finished, Job, train};
-use qdistill::{Teacher, Windows};
+use qdistill::{Error, Teacher, Windows};
 use report::chart::{self, Axis, Chart as _, Line, LinePlot};
 use report::format;
 use report::progress::Bars;
@@ -187,7 +187,7 @@ fn settings(args: &Args) -> Result<DistillRecipe> {
         None => DistillRecipe::default(),
     };
     if args.labels.is_some() && recipe.train.context != TrainRecipe::default().context {
-        bail!("context: labels have windows of their own; leave it out beside --labels");
+        bail!(Error::Recipe("labels have windows of their own: leave context out beside --labels".into()));
     }
     let Objective { alpha, temperature, divergence } = &mut recipe.loss;
     set(alpha, args.alpha);

@@ -131,8 +131,8 @@ impl<'a> Plan<'a> {
     }
 
     fn not_finite(&self, window: usize, position: usize) -> Error {
-        let name = &self.header.teacher;
-        Error::Labels(format!("{name}: the logits after position {position} of window {window} are NaN or infinite"))
+        let what = format!("the logits after position {position} of window {window} are NaN or infinite");
+        Error::malformed(&self.teacher.path, what)
     }
 
     /// The unfinished file that is there, or a new one.

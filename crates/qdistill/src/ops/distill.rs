@@ -140,7 +140,19 @@ pub fn head_loss<T: Real>(
     head: &Tensor,
     targets: &[Option<Target<'_>>],
     objective: &Objective,
+    gradient: Option<HeadGradient<'_, T>>,
+) -> Result<(Losses, Option<Tensor>)> {
+    chunked(hidden, head, targets, objective, gradient, chunk_rows(head.dim(0)?))
+}
+
+/// [`head_loss`] with the logits of so many rows at a time.
+fn chunked<T: Real>(
+    hidden: &Tensor,
+    head: &Tensor,
+    targets: &[Option<Target<'_>>],
+    objective: &Objective,
     mut gradient: Option<HeadGradient<'_, T>>,
+    at_a_time: usize,
 ) -> Result<(Losses, Option<Tensor>)> {
     let (rows, width) = hidden.dims2()?;
     let (vocabulary, head_width) = head.dims2()?;
@@ -152,7 +164,6 @@ pub fn head_loss<T: Real>(
     }
     let mut losses = Losses::default();
     let mut into_hidden = Vec::new();
-    let at_a_time = chunk_rows(vocabulary);
     for first in (0..rows).step_by(at_a_time) {
         let count = at_a_time.min(rows - first);
         let part = hidden.narrow(0, first, count)?.detach();

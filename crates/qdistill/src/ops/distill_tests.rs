@@ -103,10 +103,24 @@ struct Outcome {
 }
 
 fn run<T: Real>(hidden: &Tensor, head: &Tensor, targets: &[Option<Target<'_>>], objective: &Objective) -> Outcome {
+    in_chunks::<T>(hidden, head, targets, objective, usize::MAX)
+}
+
+fn in_chunks<T: Real>(
+    hidden: &Tensor,
+    head: &Tensor,
+    targets: &[Option<Target<'_>>],
+    objective: &Objective,
+    rows: usize,
+) -> Outcome {
     let mut into = vec![T::zero(); head.elem_count()];
     let scale = 1.0 / targets.iter().flatten().count() as f64;
     let gradient = HeadGradient { scale, head: Some(&mut into[..]) };
-    let (losses, d_hidden) = head_loss(hidden, head, targets, objective, Some(gradient)).expect("a loss");
+    let (losses, d_hidden) = match rows {
+        usize::MAX => head_loss(hidden, head, targets, objective, Some(gradient)),
+        rows => chunked(hidden, head, targets, objective, Some(gradient), rows),
+    }
+    .expect("a loss");
     let hidden = numbers(&d_hidden.expect("a gradient was asked for"));
     Outcome { losses, hidden, head: into.iter().map(|v| v.to_f64()).collect() }
 }
@@ -217,6 +231,25 @@ fn the_temperature_leaves_gradients_of_like_size() {
     };
     let ratio = size(4.0) / size(1.0);
     assert!((0.2..5.0).contains(&ratio), "{ratio}: without T^2 it would be 16 times smaller");
+}
+
+#[test]
+fn chunks_of_logits_change_nothing_but_roundings() {
+    let (hidden, head, logits, vocabulary) = twins();
+    let other: Vec<f64> = logits.iter().map(|x| x * 0.5).collect();
+    let objective = Objective { alpha: 0.5, temperature: 2.0, divergence: Divergence::Forward };
+    let labels = Labels::new(&other, vocabulary, 8, 2.0, vec![]);
+    // Row 2 has no target: it stands at the end of a chunk, alone in one, and at the beginning of the next.
+    let targets = labels.targets("full", &[3, 1, 4, 1, 5], 2);
+    let whole = run::<f32>(&hidden, &head, &targets, &objective);
+    assert_eq!(whole.losses.predictions, 4);
+    for rows in [1, 2, 3, 4, 5] {
+        let parts = in_chunks::<f32>(&hidden, &head, &targets, &objective, rows);
+        let sums = |of: &Outcome| [of.losses.soft, of.losses.hard, of.losses.predictions as f64];
+        assert_close("losses", &sums(&parts), &sums(&whole), 1e-6);
+        assert_close("hidden", &parts.hidden, &whole.hidden, 1e-6);
+        assert_close("head", &parts.head, &whole.head, 1e-6);
+    }
 }
 
 #[test]
