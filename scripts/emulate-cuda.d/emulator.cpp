@@ -78,18 +78,23 @@ void run_block(int threads, bool backwards) {
         f.state = State::Ready;
         makecontext(&f.context, start, 0);
     }
-    for (;;) {
-        for (int i = 0; i < threads; i++) {
-            running = backwards ? threads - 1 - i : i;
-            if (fibers[running].state != State::Ready) continue;
-            threadIdx = {(unsigned)running, 0, 0};
-            swapcontext(&scheduler, &fibers[running].context);
+    const int warps = threads / WARP;
+    do {
+        // A warp goes on as long as it can before another is looked at: what a missing barrier lets happen, happens.
+        for (int w = 0; w < warps; w++) {
+            const int first = (backwards ? warps - 1 - w : w) * WARP;
+            do {
+                for (int i = 0; i < WARP; i++) {
+                    running = first + (backwards ? WARP - 1 - i : i);
+                    if (fibers[running].state != State::Ready) continue;
+                    threadIdx = {(unsigned)running, 0, 0};
+                    swapcontext(&scheduler, &fibers[running].context);
+                }
+            } while (release(first, first + WARP, State::AtWarp));
         }
-        bool any = release(0, threads, State::AtBlock), left = false;
-        for (int i = 0; i < threads; i += WARP) any |= release(i, std::min(i + WARP, threads), State::AtWarp);
-        for (auto& f : fibers) left |= f.state != State::Done;
-        if (!left) return;
-        if (!any) die("a barrier that not all threads reach");
+    } while (release(0, threads, State::AtBlock));
+    for (auto& f : fibers) {
+        if (f.state != State::Done) die("a barrier that not all threads reach");
     }
 }
 

@@ -70,6 +70,8 @@ inline uint32_t __byte_perm(uint32_t a, uint32_t b, uint32_t selector) {
     return out;
 }
 
+inline int __clz(int v) { return v ? __builtin_clz((unsigned)v) : 32; }
+
 inline int __dp4a(int a, int b, int sum) {
     uint32_t all = (uint32_t)sum;
     for (int i = 0; i < 4; i++) all += (uint32_t)((int)(int8_t)(a >> 8 * i) * (int8_t)(b >> 8 * i));

@@ -24,22 +24,22 @@ struct Query {
         : token(tile[0] + (tile[2] + row) / group), head(kv_head * group + (tile[2] + row) % group) {}
 };
 
-// Keys (0) or values (1) start..start + KEYS as floats; zeros from `end` on.
+// Keys (0) or values (1) start..start + KEYS as floats; zeros from `end` on. 16 threads take one at a time.
 template <class K>
 __device__ void fetch(const Attention& a, const int* table, int which, int start, int end, float* room) {
-    const int fours = a.head_dim / 4;
-    for (int i = threadIdx.x; i < KEYS * fours; i += THREADS) {
-        const int key = i / fours, c = i % fours * 4, position = start + key;
-        float4 v = {0.0f, 0.0f, 0.0f, 0.0f};
-        if (position < end) {
-            const Plane<K> plane(a.store, table[position / a.block], a.kv_heads, blockIdx.y, a.block, a.head_dim);
-            v = K::four(plane.row(which, position % a.block) + c);
-            if (K::SCALE) {
-                const float scale = __half2float(*plane.scale(which, position % a.block));
-                v = {v.x * scale, v.y * scale, v.z * scale, v.w * scale};
-            }
+#pragma unroll
+    for (int i = 0; i < KEYS; i += THREADS / SIDE) {
+        const int key = i + threadIdx.x / SIDE, position = start + key;
+        const bool inside = position < end;
+        const int index = divided(position, a.block), token = position - index * a.block;
+        const Plane<K> plane(a.store, inside ? table[index] : 0, a.kv_heads, blockIdx.y, a.block, a.head_dim);
+        const float scale = K::SCALE && inside ? __half2float(*plane.scale(which, token)) : 1.0f;
+        for (int c = 4 * (threadIdx.x % SIDE); c < a.head_dim; c += 4 * SIDE) {
+            float4 v = {0.0f, 0.0f, 0.0f, 0.0f};
+            if (inside) v = K::four(plane.row(which, token) + c);
+            if (K::SCALE) v = {v.x * scale, v.y * scale, v.z * scale, v.w * scale};
+            *(float4*)(room + key * (a.head_dim + GAP) + c) = v;
         }
-        *(float4*)(room + key * (a.head_dim + GAP) + c) = v;
     }
 }
 

@@ -37,6 +37,11 @@ __device__ inline unsigned warp_max(unsigned v) {
     return v;
 }
 
+// n / by, for the powers of two that groups and blocks mostly are without the twenty instructions of a division.
+__device__ inline unsigned divided(unsigned n, unsigned by) {
+    return (by & (by - 1)) == 0 ? n >> (31 - __clz((int)by)) : n / by;
+}
+
 // The bits of the magnitude: they order as magnitudes do, and NaN comes last.
 __device__ inline unsigned magnitude(float x) { return __float_as_uint(x) & 0x7FFFFFFFu; }
 

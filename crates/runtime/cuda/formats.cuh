@@ -38,7 +38,7 @@ __device__ inline uint4 chunk_bits(const Weights& w, int row, int chunk) {
 // Which of all scales a chunk of `width` columns has.
 __device__ inline size_t group_of(const Weights& w, int row, int chunk, int width, int cols) {
     if (w.group == 0) return row;
-    return (size_t)row * ((cols + w.group - 1) / w.group) + chunk * width / w.group;
+    return (size_t)row * divided(cols + w.group - 1, w.group) + divided(chunk * width, w.group);
 }
 
 // Four columns: the chunk and the place within it, counted in fours.
