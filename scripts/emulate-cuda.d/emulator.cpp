@@ -36,6 +36,11 @@ struct Fiber {
 
 std::vector<Fiber> fibers;
 std::vector<uint32_t> given;
+// What each thread gave to a product of tiles: `a`, then `b`.
+struct Words {
+    uint32_t at[6];
+};
+std::vector<Words> tiles;
 ucontext_t scheduler;
 int running;
 const Kernel* kernel;
@@ -153,6 +158,22 @@ uint32_t exchange(uint32_t mine, int step) {
     return theirs;
 }
 
+void multiply_add(int (&sums)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+    const int me = running, warp = me / WARP * WARP, g = me % WARP / 4, t = me % 4;
+    tiles[me] = {{a[0], a[1], a[2], a[3], b[0], b[1]}};
+    wait(State::AtWarp);
+    for (int i = 0; i < 4; i++) {
+        const int row = g + i / 2 * 8, column = 2 * t + i % 2;
+        for (int k = 0; k < 32; k++) {
+            const int lane = k % 16 / 4, shift = k % 4 * 8;
+            const uint32_t left = tiles[warp + 4 * (row % 8) + lane].at[row / 8 + k / 16 * 2];
+            const uint32_t right = tiles[warp + 4 * column + lane].at[4 + k / 16];
+            sums[i] += (int)(int8_t)(left >> shift) * (int)(int8_t)(right >> shift);
+        }
+    }
+    wait(State::AtWarp);
+}
+
 int main() {
     Request r = read();
     const char* order = getenv("EMULATED_ORDER");
@@ -172,6 +193,7 @@ int main() {
     fibers = std::vector<Fiber>(r.block);
     for (auto& f : fibers) f.stack.reset(new char[STACK]);
     given.resize(r.block);
+    tiles.resize(r.block);
     blockDim = {r.block, 1, 1};
     gridDim = r.grid;
     for (unsigned z = 0; z < r.grid.z; z++) {

@@ -19,6 +19,7 @@
 #define __device__
 #define __shared__ static
 #define __restrict__
+#define __align__(n) __attribute__((aligned(n)))
 #define __launch_bounds__(...)
 
 struct uint2 {
@@ -41,6 +42,9 @@ extern float* emulated_shared;
 void __syncthreads();
 // What the lane `lane ^ step` of the warp gave.
 uint32_t exchange(uint32_t mine, int step);
+
+// As in common.cuh, whose layout of a warp's registers it follows.
+void multiply_add(int (&sums)[4], const unsigned (&a)[4], const unsigned (&b)[2]);
 
 template <class T>
 T __shfl_xor_sync(unsigned, T v, int step) {

@@ -9,6 +9,16 @@
 // Under emulation kernels are also entered into a table.
 #define KERNEL(NAME, PARAMETERS) extern "C" __global__ void NAME PARAMETERS
 #define DYNAMIC_SHARED(NAME) extern __shared__ float NAME[]
+
+// sums [16, 8] += a [16, 32] * b [8, 32]^T, all in a warp's registers. Lane 4 g + t has of `a` rows g and g + 8 (words 0 and 1)
+// at columns 4 t to 4 t + 3, and the same 16 columns later (words 2 and 3); of `b` row g at these columns; of `sums`
+// rows g (0 and 1) and g + 8 at columns 2 t and 2 t + 1. (PTX: mma.m16n8k32.)
+__device__ inline void multiply_add(int (&sums)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+    asm volatile(
+        "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+r"(sums[0]), "+r"(sums[1]), "+r"(sums[2]), "+r"(sums[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
 #endif
 
 constexpr int WARP = 32;

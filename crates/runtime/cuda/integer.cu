@@ -71,41 +71,66 @@ __device__ void gemv(const Product& p) {
     KERNEL(gemv_i8i8_##T##x##R, (PRODUCT)) { gemv<T, R>(THE_PRODUCT); }
 GEMV(1, 1) GEMV(1, 4) GEMV(2, 4) GEMV(4, 2) GEMV(8, 2)
 
-// Many tokens: tiles of 64 tokens and 64 rows, 64 columns at a time through shared memory; a thread has four tokens and four
-// rows, each 16 apart.
+// Many tokens, by tensor cores: tiles of 64 tokens and 128 rows, 64 columns at a time through shared memory; of eight warps
+// each has 32 tokens and 32 rows. What comes next is asked for while this is multiplied.
 KERNEL(gemm_i8i8, (PRODUCT)) {
-    constexpr int TILE = 64, WORDS = 16, SIDE = 16;
-    // One word more than a row has, so that 16 threads that read a row each meet in no bank.
-    __shared__ int a[TILE][WORDS + 1], b[TILE][WORDS + 1];
-    const int token = blockIdx.x * TILE, row = blockIdx.y * TILE, tx = threadIdx.x % SIDE, ty = threadIdx.x / SIDE;
-    int sums[4][4] = {};
+    constexpr int TOKENS = 64, ROWS = 128, WORDS = 16, LOADS = (TOKENS + ROWS) / 64;
+    // Four words more than a row has, so that the lanes of a fragment meet in no bank.
+    __shared__ __align__(16) unsigned lines[TOKENS + ROWS][WORDS + 4];
+    const Product p = THE_PRODUCT;
+    const int token = blockIdx.x * TOKENS, row = blockIdx.y * ROWS;
+    if (row >= rows) return;
+    const int warp = threadIdx.x / WARP, g = threadIdx.x % WARP / 4, t = threadIdx.x % 4;
+    const int first_token = warp % 2 * 32, first_row = warp / 2 * 32;
+    // Each thread moves 16 bytes of every 64th line; tokens come first, then rows.
+    const int line = threadIdx.x / 4, part = threadIdx.x % 4;
+    uint4 next[LOADS];
+    auto ask = [&](int start) {
+#pragma unroll
+        for (int i = 0; i < LOADS; i++) {
+            const int l = i == 0 ? token + line : row + line + 64 * (i - 1);
+            const bool inside = start + 16 * part < row_bytes && l < (i == 0 ? tokens : rows);
+            const signed char* from = (i == 0 ? x : codes) + (size_t)l * row_bytes + start + 16 * part;
+            next[i] = inside ? *(const uint4*)from : uint4{0, 0, 0, 0};
+        }
+    };
+    int sums[2][4][4] = {};
+    ask(0);
     for (int start = 0; start < row_bytes; start += 4 * WORDS) {
         __syncthreads();
-        for (int i = threadIdx.x; i < TILE * WORDS; i += blockDim.x) {
-            const int line = i / WORDS, word = i % WORDS, at = start + 4 * word;
-            const bool inside = at < row_bytes;
-            a[line][word] =
-                inside && token + line < tokens ? *(const int*)(x + (size_t)(token + line) * row_bytes + at) : 0;
-            b[line][word] =
-                inside && row + line < rows ? *(const int*)(codes + (size_t)(row + line) * row_bytes + at) : 0;
-        }
+#pragma unroll
+        for (int i = 0; i < LOADS; i++) *(uint4*)&lines[line + 64 * i][4 * part] = next[i];
         __syncthreads();
+        if (start + 4 * WORDS < row_bytes) ask(start + 4 * WORDS);
 #pragma unroll
-        for (int word = 0; word < WORDS; word++) {
+        for (int k = 0; k < WORDS; k += 8) {
+            unsigned a[2][4], b[4][2];
 #pragma unroll
-            for (int i = 0; i < 4; i++) {
+            for (int m = 0; m < 2; m++) {
 #pragma unroll
-                for (int j = 0; j < 4; j++) {
-                    sums[i][j] = __dp4a(a[ty + SIDE * i][word], b[tx + SIDE * j][word], sums[i][j]);
-                }
+                for (int i = 0; i < 4; i++) a[m][i] = lines[first_token + 16 * m + g + i % 2 * 8][k + t + i / 2 * 4];
+            }
+#pragma unroll
+            for (int n = 0; n < 4; n++) {
+#pragma unroll
+                for (int i = 0; i < 2; i++) b[n][i] = lines[TOKENS + first_row + 8 * n + g][k + t + i * 4];
+            }
+#pragma unroll
+            for (int m = 0; m < 2; m++) {
+#pragma unroll
+                for (int n = 0; n < 4; n++) multiply_add(sums[m][n], a[m], b[n]);
             }
         }
     }
-    const Product p = THE_PRODUCT;
-    for (int i = 0; i < 4; i++) {
-        for (int j = 0; j < 4; j++) {
-            const int t = token + ty + SIDE * i, r = row + tx + SIDE * j;
-            if (t < tokens && r < rows) p.write(t, r, sums[i][j]);
+#pragma unroll
+    for (int m = 0; m < 2; m++) {
+#pragma unroll
+        for (int n = 0; n < 4; n++) {
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const int at = token + first_token + 16 * m + g + i / 2 * 8, r = row + first_row + 8 * n + 2 * t + i % 2;
+                if (at < tokens && r < rows) p.write(at, r, sums[m][n][i]);
+            }
         }
     }
 }

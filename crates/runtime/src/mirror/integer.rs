@@ -82,7 +82,7 @@ pub(super) fn cases(samples: &mut Samples) -> Vec<Case> {
     }
     for (tokens, rows, cols) in [(9, 64, 64), (70, 130, 577), (64, 5, 1000)] {
         let problem = Problem::new(samples, tokens, rows, cols, tokens == 70);
-        let launch = Launch::new(Module::Integer, "gemm_i8i8", [tokens.div_ceil(64), rows.div_ceil(64), 1], 256);
+        let launch = Launch::new(Module::Integer, "gemm_i8i8", [tokens.div_ceil(64), rows.div_ceil(128), 1], 256);
         all.push(problem.case(samples, launch, tokens == 64));
     }
     all
