@@ -1,6 +1,7 @@
 // Runs one launch: reads a request from standard input, writes all its buffers, as the kernel leaves them, to standard
 // output. A request is lines `kernel NAME`, `grid X Y Z`, `block N`, `shared BYTES`, then one for each argument (`int V`,
-// `long V`, `float BITS`, `null`, `buffer BYTES`), `data`, and the bytes of the buffers.
+// `long V`, `float BITS`, `null`, `buffer BYTES`), `data`, and the bytes of the buffers. With any argument it lists the
+// kernels instead.
 #include "emulator.h"
 
 #include <ucontext.h>
@@ -174,7 +175,11 @@ void multiply_add(int (&sums)[4], const unsigned (&a)[4], const unsigned (&b)[2]
     wait(State::AtWarp);
 }
 
-int main() {
+int main(int count, char**) {
+    if (count > 1) {
+        for (auto& e : entries()) std::cout << e.name << "\n";
+        return 0;
+    }
     Request r = read();
     const char* order = getenv("EMULATED_ORDER");
     const bool backwards = order && std::string(order) == "backwards";

@@ -22,7 +22,7 @@
 #define __align__(n) __attribute__((aligned(n)))
 #define __launch_bounds__(...)
 
-struct uint2 {
+struct alignas(8) uint2 {
     unsigned x, y;
 };
 struct uint3 {

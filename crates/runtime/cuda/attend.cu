@@ -112,7 +112,7 @@ __device__ void attend(const Attention& a) {
             float most = top[r];
 #pragma unroll
             for (int j = 0; j < 2; j++) {
-                kept[j] = start + side + SIDE * j <= seen[r] && start + side + SIDE * j < end;
+                kept[j] = start + side + SIDE * j <= seen[r];
                 if (kept[j]) most = fmaxf(most, score[r][j]);
             }
             most = half_warp_max(most);
@@ -193,16 +193,17 @@ KERNEL(combine_splits, (const float* sums, const float* stats, float* out, int t
                         int splits)) {
     const size_t place = (size_t)blockIdx.x * heads + blockIdx.y, step = (size_t)tokens * heads;
     float top = -INFINITE, total = 0.0f;
+    // A part that saw no key adds nothing: its total and its sums are 0.
     for (int s = 0; s < splits; s++) top = fmaxf(top, stats[2 * (s * step + place)]);
     for (int s = 0; s < splits; s++) {
         const float* stat = stats + 2 * (s * step + place);
-        if (stat[1] > 0.0f) total = fmaf(stat[1], exponential(stat[0] - top), total);
+        total = fmaf(stat[1], exponential(stat[0] - top), total);
     }
     for (int c = threadIdx.x; c < head_dim; c += blockDim.x) {
         float sum = 0.0f;
         for (int s = 0; s < splits; s++) {
             const float* stat = stats + 2 * (s * step + place);
-            if (stat[1] > 0.0f) sum = fmaf(sums[(s * step + place) * head_dim + c], exponential(stat[0] - top), sum);
+            sum = fmaf(sums[(s * step + place) * head_dim + c], exponential(stat[0] - top), sum);
         }
         out[place * head_dim + c] = sum / total;
     }

@@ -8,7 +8,7 @@
 #include <cuda_fp16.h>
 // Under emulation kernels are also entered into a table.
 #define KERNEL(NAME, PARAMETERS) extern "C" __global__ void NAME PARAMETERS
-#define DYNAMIC_SHARED(NAME) extern __shared__ float NAME[]
+#define DYNAMIC_SHARED(NAME) extern __shared__ __align__(16) float NAME[]
 
 // sums [16, 8] += a [16, 32] * b [8, 32]^T, all in a warp's registers. Lane 4 g + t has of `a` rows g and g + 8 (words 0 and 1)
 // at columns 4 t to 4 t + 3, and the same 16 columns later (words 2 and 3); of `b` row g at these columns; of `sums`
@@ -83,10 +83,9 @@ __device__ inline signed char code_8(float x, float scale) {
     return (signed char)__float_as_uint(v + 12582912.0f);
 }
 
-// The larger of a block's values in every thread; `room` has 32 places.
+// The largest of a block's values in every thread. `room` has 32 places, used by this alone, once in a kernel.
 __device__ inline unsigned block_max(unsigned v, unsigned* room) {
     v = warp_max(v);
-    __syncthreads();
     if (threadIdx.x % WARP == 0) room[threadIdx.x / WARP] = v;
     __syncthreads();
     v = threadIdx.x % WARP < blockDim.x / WARP ? room[threadIdx.x % WARP] : 0;

@@ -18,7 +18,7 @@ __device__ void decode(Weights w, const unsigned* ids, Out* out, int first_row, 
     float v[4] = {};
     if (column < cols) {
         Place p = F::place(fours);
-        typename F::Chunk c = F::load(w, row, p.chunk, cols);
+        typename F::Chunk c = F::ready(w, F::load(w, row, p.chunk, w.group_of(p.chunk * F::WIDTH)), p.chunk);
         // The place within a chunk isn't known to the compiler here, so the chunk's words are chosen at run time.
         F::four(c, p.four, w.levels, v);
         for (int k = 0; k < 4; k++) v[k] = column + k < cols ? v[k] * c.scale : 0.0f;

@@ -8,14 +8,21 @@ struct Weights {
     const void* scales;
     const short* zeros;
     const float* levels;
-    int row_bytes, group, half_scales;
+    int row_bytes, group, half_scales, groups;
+
+    __device__ Weights(const unsigned char* codes, const void* scales, const short* zeros, const float* levels,
+                       int row_bytes, int group, int half_scales, int cols)
+        : codes(codes), scales(scales), zeros(zeros), levels(levels), row_bytes(row_bytes), group(group),
+          half_scales(half_scales), groups(group ? (cols + group - 1) / group : 1) {}
+
+    // Which scale of a row a column has.
+    __device__ int group_of(int column) const { return group ? divided(column, group) : 0; }
 };
 
 #define WEIGHTS                                                                                              \
     const unsigned char *codes, const void *scales, const short *zeros, const float *levels, int row_bytes, \
         int group, int half_scales
-#define THE_WEIGHTS \
-    Weights { codes, scales, zeros, levels, row_bytes, group, half_scales }
+#define THE_WEIGHTS Weights(codes, scales, zeros, levels, row_bytes, group, half_scales, cols)
 
 // 2^23 + b in bits is this with the byte b in its lowest place.
 constexpr unsigned BYTE_IN_FLOAT = 0x4B000000u;
@@ -27,18 +34,8 @@ __device__ inline float byte_less(unsigned bits, int i, float offset) {
 
 __device__ inline unsigned word(uint4 v, int i) { return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w; }
 
-__device__ inline float scale_at(const Weights& w, size_t i) {
-    return w.half_scales ? __half2float(((const __half*)w.scales)[i]) : ((const float*)w.scales)[i];
-}
-
 __device__ inline uint4 chunk_bits(const Weights& w, int row, int chunk) {
     return *(const uint4*)(w.codes + (size_t)row * w.row_bytes + 16 * (size_t)chunk);
-}
-
-// Which of all scales a chunk of `width` columns has.
-__device__ inline size_t group_of(const Weights& w, int row, int chunk, int width, int cols) {
-    if (w.group == 0) return row;
-    return (size_t)row * divided(cols + w.group - 1, w.group) + divided(chunk * width, w.group);
 }
 
 // Four columns: the chunk and the place within it, counted in fours.
@@ -54,24 +51,38 @@ struct Straight {
     static __device__ int chunks(const Weights& w) { return w.row_bytes / 16; }
 };
 
-// Codes that share a scale. `offset` is 2^23 and what the stored code has more than the true one.
+// What is loaded of a chunk is kept as it is until it is used, so that loads stay under way meanwhile: `load` never looks
+// at what it loads, `ready` does.
+
+// Codes that share a scale, as loaded.
+struct Stored {
+    uint4 bits;
+    unsigned scale;
+    int zero;
+};
+
+// The same, to be used. `offset` is 2^23 and what the stored code has more than the true one.
 struct Coded {
     uint4 bits;
     float scale, offset;
 };
 
-template <int WIDTH>
-__device__ inline Coded coded(const Weights& w, int row, int chunk, int cols, float offset) {
-    size_t i = group_of(w, row, chunk, WIDTH, cols);
-    float zero = w.zeros ? (float)w.zeros[i] : 0.0f;
-    return {chunk_bits(w, row, chunk), scale_at(w, i), offset + zero};
+__device__ inline Stored stored(const Weights& w, int row, int chunk, int group) {
+    const size_t i = (size_t)row * w.groups + group;
+    const unsigned scale = w.half_scales ? ((const unsigned short*)w.scales)[i] : ((const unsigned*)w.scales)[i];
+    return {chunk_bits(w, row, chunk), scale, w.zeros ? w.zeros[i] : 0};
+}
+
+__device__ inline Coded coded(const Weights& w, const Stored& s, float offset) {
+    const float scale = w.half_scales ? __half2float(__ushort_as_half(s.scale)) : __uint_as_float(s.scale);
+    return {s.bits, scale, offset + (float)s.zero};
 }
 
 struct I8 : Straight<16> {
+    using Raw = Stored;
     using Chunk = Coded;
-    static __device__ Chunk load(const Weights& w, int row, int chunk, int cols) {
-        return coded<WIDTH>(w, row, chunk, cols, 8388608.0f + 128.0f);
-    }
+    static __device__ Raw load(const Weights& w, int row, int chunk, int group) { return stored(w, row, chunk, group); }
+    static __device__ Chunk ready(const Weights& w, const Raw& raw, int) { return coded(w, raw, 8388608.0f + 128.0f); }
     static __device__ void four(const Chunk& c, int i, const float*, float* out) {
         unsigned bits = word(c.bits, i) ^ 0x80808080u;
         for (int k = 0; k < 4; k++) out[k] = byte_less(bits, k, c.offset);
@@ -85,10 +96,10 @@ struct Nibbles {
 };
 
 struct U4 : Straight<32> {
+    using Raw = Stored;
     using Chunk = Coded;
-    static __device__ Chunk load(const Weights& w, int row, int chunk, int cols) {
-        return coded<WIDTH>(w, row, chunk, cols, 8388608.0f + 8.0f);
-    }
+    static __device__ Raw load(const Weights& w, int row, int chunk, int group) { return stored(w, row, chunk, group); }
+    static __device__ Chunk ready(const Weights& w, const Raw& raw, int) { return coded(w, raw, 8388608.0f + 8.0f); }
     static __device__ void four(const Chunk& c, int i, const float*, float* out) {
         Nibbles n(word(c.bits, i / 2));
         for (int k = 0; k < 4; k++) out[k] = byte_less(k % 2 ? n.high : n.low, i % 2 * 2 + k / 2, c.offset);
@@ -96,10 +107,10 @@ struct U4 : Straight<32> {
 };
 
 struct Lut4 : Straight<32> {
+    using Raw = Stored;
     using Chunk = Coded;
-    static __device__ Chunk load(const Weights& w, int row, int chunk, int cols) {
-        return coded<WIDTH>(w, row, chunk, cols, 0.0f);
-    }
+    static __device__ Raw load(const Weights& w, int row, int chunk, int group) { return stored(w, row, chunk, group); }
+    static __device__ Chunk ready(const Weights& w, const Raw& raw, int) { return coded(w, raw, 0.0f); }
     static __device__ void four(const Chunk& c, int i, const float* levels, float* out) {
         unsigned bits = word(c.bits, i / 2) >> i % 2 * 16;
         for (int k = 0; k < 4; k++) out[k] = levels[bits >> 4 * k & 15];
@@ -110,6 +121,9 @@ struct Lut4 : Straight<32> {
 // 64 columns, first all low nibbles, then all high ones. So a chunk has 16 columns, and 16 columns 32 later.
 struct Q4K {
     static constexpr int WIDTH = 32;
+    struct Raw {
+        uint4 bits, head;
+    };
     struct Chunk {
         uint4 bits;
         float factor[2], least[2], scale;
@@ -119,13 +133,16 @@ struct Q4K {
         return {fours / 16 * 2 + i % 8 / 4, i % 4 + i / 8 * 4};
     }
     static __device__ int chunks(const Weights& w) { return w.row_bytes / 144 * 8; }
-    static __device__ Chunk load(const Weights& w, int row, int chunk, int) {
+    static __device__ Raw load(const Weights& w, int row, int chunk, int) {
         const unsigned char* block = w.codes + (size_t)row * w.row_bytes + (size_t)(chunk / 8) * 144;
-        uint4 head = *(const uint4*)block;
-        float d = __half2float(__ushort_as_half(head.x & 0xFFFF));
-        float min = __half2float(__ushort_as_half(head.x >> 16));
+        return {*(const uint4*)(block + 16 + 16 * (chunk % 8)), *(const uint4*)block};
+    }
+    static __device__ Chunk ready(const Weights&, const Raw& raw, int chunk) {
+        const uint4 head = raw.head;
+        const float d = __half2float(__ushort_as_half(head.x & 0xFFFF));
+        const float min = __half2float(__ushort_as_half(head.x >> 16));
         Chunk c;
-        c.bits = *(const uint4*)(block + 16 + 16 * (chunk % 8));
+        c.bits = raw.bits;
         c.scale = 1.0f;
         for (int i = 0; i < 2; i++) {
             int group = chunk % 8 / 2 * 2 + i, at = group % 4 * 8;
@@ -153,8 +170,10 @@ struct Plain {
 };
 
 struct F16 : Straight<8> {
+    using Raw = Plain;
     using Chunk = Plain;
-    static __device__ Chunk load(const Weights& w, int row, int chunk, int) { return {chunk_bits(w, row, chunk)}; }
+    static __device__ Raw load(const Weights& w, int row, int chunk, int) { return {chunk_bits(w, row, chunk)}; }
+    static __device__ Chunk ready(const Weights&, const Raw& raw, int) { return raw; }
     static __device__ void four(const Chunk& c, int i, const float*, float* out) {
         for (int k = 0; k < 4; k++) {
             out[k] = __half2float(__ushort_as_half(word(c.bits, 2 * i + k / 2) >> k % 2 * 16 & 0xFFFF));
@@ -163,8 +182,10 @@ struct F16 : Straight<8> {
 };
 
 struct BF16 : Straight<8> {
+    using Raw = Plain;
     using Chunk = Plain;
-    static __device__ Chunk load(const Weights& w, int row, int chunk, int) { return {chunk_bits(w, row, chunk)}; }
+    static __device__ Raw load(const Weights& w, int row, int chunk, int) { return {chunk_bits(w, row, chunk)}; }
+    static __device__ Chunk ready(const Weights&, const Raw& raw, int) { return raw; }
     static __device__ void four(const Chunk& c, int i, const float*, float* out) {
         for (int k = 0; k < 4; k++) {
             unsigned pair = word(c.bits, 2 * i + k / 2);
@@ -174,8 +195,10 @@ struct BF16 : Straight<8> {
 };
 
 struct F32 : Straight<4> {
+    using Raw = Plain;
     using Chunk = Plain;
-    static __device__ Chunk load(const Weights& w, int row, int chunk, int) { return {chunk_bits(w, row, chunk)}; }
+    static __device__ Raw load(const Weights& w, int row, int chunk, int) { return {chunk_bits(w, row, chunk)}; }
+    static __device__ Chunk ready(const Weights&, const Raw& raw, int) { return raw; }
     static __device__ void four(const Chunk& c, int, const float*, float* out) {
         for (int k = 0; k < 4; k++) out[k] = __uint_as_float(word(c.bits, k));
     }

@@ -11,20 +11,24 @@ constexpr int STAGED = 8192;  // activations
 template <class F, int T>
 __device__ void stage(const float* x, int tokens, int cols, int first, int last, float4* staged) {
     constexpr int TILE = STAGED / T / 4, FOURS = F::WIDTH / 4;
+#pragma unroll 1
     for (int t = 0; t < tokens; t++) {
         const float* row = x + (size_t)t * cols;
-        for (int i = first + threadIdx.x; i < last; i += blockDim.x) {
-            float4 v = {0.0f, 0.0f, 0.0f, 0.0f};
-            if (cols % 4 == 0) {
-                if (4 * i < cols) v = *(const float4*)(row + 4 * i);
-            } else {
-                if (4 * i < cols) v.x = row[4 * i];
-                if (4 * i + 1 < cols) v.y = row[4 * i + 1];
-                if (4 * i + 2 < cols) v.z = row[4 * i + 2];
-                if (4 * i + 3 < cols) v.w = row[4 * i + 3];
-            }
-            Place p = F::place(i - first);
+        auto put = [&](int i, float4 v) {
+            const Place p = F::place(i - first);
             staged[t * TILE + (p.chunk / WARP * FOURS + p.four) * WARP + p.chunk % WARP] = v;
+        };
+        auto at = [&](int c) { return c < cols ? row[c] : 0.0f; };
+        if (cols % 4 == 0) {
+#pragma unroll 4
+            for (int i = first + threadIdx.x; i < last; i += blockDim.x) {
+                put(i, 4 * i < cols ? *(const float4*)(row + 4 * i) : float4{0.0f, 0.0f, 0.0f, 0.0f});
+            }
+        } else {
+#pragma unroll 1
+            for (int i = first + threadIdx.x; i < last; i += blockDim.x) {
+                put(i, {at(4 * i), at(4 * i + 1), at(4 * i + 2), at(4 * i + 3)});
+            }
         }
     }
 }
@@ -46,21 +50,22 @@ __device__ void gemv(const float* x, Weights w, const float* bias, float* out, i
     for (int start = 0; start < chunks; start += TILE) {
         const int end = min(start + TILE, chunks);
         // Codes are asked for one step ahead, those of the first step before the activations.
-        typename F::Chunk next[R];
-        if (start + lane < end) {
+        typename F::Raw next[R];
+        auto ask = [&](int chunk) {
+            const int group = w.group_of(chunk * F::WIDTH);
 #pragma unroll
-            for (int r = 0; r < R; r++) next[r] = F::load(w, row[r], start + lane, cols);
-        }
+            for (int r = 0; r < R; r++) next[r] = F::load(w, row[r], chunk, group);
+        };
+        if (start + lane < end) ask(start + lane);
         __syncthreads();
         stage<F, T>(x, tokens, cols, start * FOURS, end * FOURS, staged);
         __syncthreads();
+#pragma unroll 1
         for (int chunk = start + lane; chunk < end; chunk += WARP) {
             typename F::Chunk now[R];
 #pragma unroll
-            for (int r = 0; r < R; r++) {
-                now[r] = next[r];
-                if (chunk + WARP < end) next[r] = F::load(w, row[r], chunk + WARP, cols);
-            }
+            for (int r = 0; r < R; r++) now[r] = F::ready(w, next[r], chunk);
+            if (chunk + WARP < end) ask(chunk + WARP);
             const float4* at = staged + (chunk - start) / WARP * FOURS * WARP + lane;
             float part[R][T] = {};
 #pragma unroll

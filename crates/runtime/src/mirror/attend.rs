@@ -76,9 +76,8 @@ impl Seen {
 /// One output out of parts, in the order of their keys.
 fn combined(parts: &[Part]) -> Vec<f32> {
     let top = parts.iter().fold(f32::NEG_INFINITY, |m, p| m.max(p.top));
-    let seen = || parts.iter().filter(|p| p.total > 0.0);
-    let total = seen().fold(0f32, |sum, p| p.total.mul_add(exp(p.top - top), sum));
-    let sum = |c: usize| seen().fold(0f32, |sum, p| p.sums[c].mul_add(exp(p.top - top), sum));
+    let total = parts.iter().fold(0f32, |sum, p| p.total.mul_add(exp(p.top - top), sum));
+    let sum = |c: usize| parts.iter().fold(0f32, |sum, p| p.sums[c].mul_add(exp(p.top - top), sum));
     (0..parts[0].sums.len()).map(|c| sum(c) / total).collect()
 }
 

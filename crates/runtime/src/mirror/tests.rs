@@ -1,6 +1,6 @@
 use super::*;
 use crate::gpu::launch::Launch;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::process::{Command, Stdio};
 
@@ -83,6 +83,13 @@ fn kernels_give_the_mirrors_bits() {
                 failed.push(format!("{}: argument {arg} differs in {differing} places", case.name));
             }
         }
+    }
+    if only.is_empty() {
+        let listed = Command::new(&emulator).arg("list").output().expect("it lists the kernels").stdout;
+        let tried: BTreeSet<String> = cases(seed).iter().map(|c| c.kernel().to_string()).collect();
+        let left: Vec<&str> =
+            std::str::from_utf8(&listed).expect("names").lines().filter(|n| !tried.contains(*n)).collect();
+        assert!(tried.len() > 70 && left.is_empty(), "no launch of {left:?}");
     }
     assert!(failed.is_empty(), "{} of {launches} launches:\n{}", failed.len(), failed.join("\n"));
 }
