@@ -4,7 +4,7 @@ use super::args::OutputArgs;
 use super::output::{self, Findings};
 use super::{Outcome, builtin, sweep};
 use crate::load::{Compute, Loaded};
-use crate::selftest::{Agreement, Group, SelfTest, VERSION, agreement, groups, tolerance};
+use crate::selftest::{Agreement, Group, SENSITIVE, SelfTest, VERSION, agreement, groups, tolerance};
 use crate::{Bos, Protocol, Style};
 use anyhow::Result;
 use clap::Args;
@@ -192,8 +192,10 @@ fn of_models(found: &SelfTest) -> Result<Table> {
     let compute = found.dtype.parse().map(tolerance).unwrap_or_default();
     table.note(format!(
         "Perplexities may differ by {}; logits of single tokens, as a share of the largest, by 0.5% through an f16 \
-         cache and by 2% through int8. Destroyed: beyond ten times the reference's perplexity, and not held to that.",
-        format::percent(compute, 1)
+         cache and by 2% through int8; all of it by {} where a scheme quantizes activations, since the last bit of a sum then decides \
+         where a value is rounded to. Destroyed: beyond ten times the reference's perplexity, and not held to that.",
+        format::percent(compute, 1),
+        format::percent(SENSITIVE, 0)
     ));
     Ok(table)
 }
@@ -219,6 +221,7 @@ mod tests {
             decode_f16: 3.1e-4,
             decode_int8: 2.5e-3,
             destroyed,
+            sensitive: false,
             decoded: 0,
             passed,
         };

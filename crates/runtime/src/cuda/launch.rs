@@ -11,21 +11,32 @@ use candle_core::cuda::cudarc::driver::{
 };
 use candle_core::cuda::{CudaDType, CudaDevice, CudaStorage, WrapErr};
 use candle_core::{Device, Error, Layout, Result, Storage, Tensor, bail};
+use std::sync::{Mutex, PoisonError};
 
 include!(concat!(env!("OUT_DIR"), "/kernels.rs"));
 
-/// Opens a GPU; the reason in the driver's words where that fails.
+/// GPUs that are open, by number.
+static OPEN: Mutex<Vec<(usize, Device)>> = Mutex::new(Vec::new());
+
+/// Opens a GPU, once; the reason in the driver's words where that fails.
 pub fn open(ordinal: usize) -> std::result::Result<Device, String> {
+    let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some((_, device)) = open.iter().find(|(n, _)| *n == ordinal) {
+        return Ok(device.clone());
+    }
+    let device = prepare(ordinal).map_err(|e| e.to_string().lines().next().unwrap_or_default().to_string())?;
+    open.push((ordinal, device.clone()));
+    Ok(device)
+}
+
+fn prepare(ordinal: usize) -> Result<Device> {
     // A stream of its own: candle's default device uses the stream of the calling thread, and a
     // pass runs on whichever thread of the pool is free.
-    let device = Device::new_cuda_with_stream(ordinal).map_err(|e| reason(&e))?;
-    let prepared = device.as_cuda_device().and_then(|cuda| {
-        // SAFETY: all work of this process goes to the device's one stream, in order, so that no
-        // event is needed to keep two streams apart.
-        unsafe { cuda.disable_event_tracking() };
-        keep_memory(ordinal)
-    });
-    prepared.map_err(|e| reason(&e))?;
+    let device = Device::new_cuda_with_stream(ordinal)?;
+    // SAFETY: all work of this process goes to the device's one stream, in order, so that no
+    // event is needed to keep two streams apart: a GPU is opened once.
+    unsafe { device.as_cuda_device()?.disable_event_tracking() };
+    keep_memory(ordinal)?;
     Ok(device)
 }
 
@@ -42,11 +53,6 @@ fn keep_memory(ordinal: usize) -> Result<()> {
         let pool = get_default_mem_pool(device).w()?;
         sys::cuMemPoolSetAttribute(pool, attribute, (&raw mut most).cast()).result().w()
     }
-}
-
-/// One line of what went wrong, without a trace.
-fn reason(e: &Error) -> String {
-    e.to_string().lines().next().unwrap_or_default().to_string()
 }
 
 /// An argument of a kernel, in the type that its C declaration has.

@@ -152,7 +152,7 @@ pub fn integer(tokens: usize, rows: usize, processors: usize) -> Launch {
     if tokens <= FEW {
         return few(Module::Integer, "gemv_i8i8", tokens, rows, processors);
     }
-    Launch::new(Module::Integer, "gemm_i8i8", [tokens.div_ceil(64), rows.div_ceil(64), 1], 256)
+    Launch::new(Module::Integer, "gemm_i8i8", [tokens.div_ceil(64), rows.div_ceil(128), 1], 256)
 }
 
 /// Rows that are decoded at a time, to values of so many bytes.

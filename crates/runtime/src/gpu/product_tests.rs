@@ -46,7 +46,7 @@ fn every_row_is_in_one_block() {
     }
     assert_eq!(gemv(Format::Q4K, 1, 49152, 132).kernel, "gemv_q4k_1x4");
     assert_eq!(gemv(Format::Float(FloatType::BF16), 1, 576, 132).kernel, "gemv_bf16_1x1");
-    assert_eq!(integer(9, 130, 132).grid, (1, 3, 1));
+    assert_eq!(integer(9, 130, 132).grid, (1, 2, 1));
 }
 
 #[test]
