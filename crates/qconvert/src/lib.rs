@@ -28,6 +28,8 @@ pub use rules::{Recipe, Rules};
 pub use source::{Values, Weight};
 pub use stream::{Errors, Losses};
 
+use candle_core::Device;
+use runtime::Options;
 use schemes::Scheme;
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -124,7 +126,8 @@ fn plan_all(source: &Source<'_>, jobs: &[Job], wide: &HashSet<String>) -> Result
 }
 
 /// Runs a model over the first `tokens` tokens of a text, in windows of 512, and gives the
-/// activation statistics that `int8-outlier` and `w8a8-static` need.
+/// activation statistics that `int8-outlier` and `w8a8-static` need. The last bits of these depend on
+/// the device.
 ///
 /// # Errors
 /// When the model has no tokenizer, can't be run, or the text is empty.
@@ -132,6 +135,7 @@ pub fn calibrate(
     model: &store::Model,
     text: &str,
     tokens: usize,
+    (device, options): (&Device, &Options),
     progress: &dyn Progress,
 ) -> Result<observe::Calibration> {
     let tokenizer = model.tokenizer()?;
@@ -139,8 +143,7 @@ pub fn calibrate(
         .encode(text, false)
         .map_err(|e| Error::Request(format!("the tokenizer refuses the calibration text: {e}")))?;
     let ids = encoding.get_ids();
-    let device = runtime::cpu();
-    let transformer = runtime::Transformer::load(model, &device)?;
+    let transformer = runtime::Transformer::load_with(model, device, options)?;
     Ok(observe::Calibration::collect(&transformer, &ids[..ids.len().min(tokens)], CALIBRATION_WINDOW, progress)?)
 }
 

@@ -6,6 +6,7 @@ use crate::layout::{self, Content, Laid, Layout, OutTensor};
 use crate::rules::Rules;
 use crate::source::{self, Values, Weight};
 use crate::{methods, whole};
+use candle_core::Device;
 use observe::Calibration;
 use schemes::{FloatType, Overflow, RowOrder, Scheme, Storage, outlier};
 use std::collections::{BTreeSet, HashSet};
@@ -41,6 +42,8 @@ pub struct Settings {
     /// Whether the finished artifact is read again, and compared with what was to be written,
     /// before it replaces what is at its destination.
     pub verify: bool,
+    /// A GPU that then also decodes the weights, as it would to run them.
+    pub verify_on: Option<Device>,
 }
 
 impl Settings {
@@ -55,6 +58,7 @@ impl Settings {
             rules: Rules::default(),
             calibration: None,
             verify: false,
+            verify_on: None,
         }
     }
 }

@@ -5,11 +5,12 @@ use crate::container::{Beside, Finished};
 use crate::encode::Chunk;
 use crate::error::{Error, Result};
 use crate::plan::{Plan, PlannedWeight, Settings, Source};
-use crate::source::Weight;
+use crate::source::{Values, Weight};
 use crate::stream::{RowsView, prepass};
+use candle_core::Device;
 use indexmap::IndexMap;
 use rayon::prelude::*;
-use schemes::Overflow;
+use schemes::{Matrix, Overflow};
 use std::collections::BTreeSet;
 use std::path::Path;
 use store::{Model, Progress, Unit, gguf};
@@ -34,7 +35,7 @@ pub(crate) fn finished(
     progress: &dyn Progress,
 ) -> Result<()> {
     let path = artifact.path();
-    verify(path, source, plan, settings.overflow, progress)?;
+    verify(path, source, plan, settings, progress)?;
     match &artifact.beside {
         Beside::Gguf { metadata, extra, first } => {
             let first = first.as_ref().map(|name| path.join(name));
@@ -116,7 +117,7 @@ pub fn verify(
     path: &Path,
     source: &Source<'_>,
     plan: &Plan,
-    overflow: Overflow,
+    settings: &Settings,
     progress: &dyn Progress,
 ) -> Result<Verified> {
     let artifact = store::open(path)?;
@@ -129,7 +130,10 @@ pub fn verify(
     let mut values = 0;
     for planned in &plan.weights {
         let weight = &source.weights[planned.index];
-        compare(weight, planned, &artifact, overflow)?;
+        let written = compare(weight, planned, &artifact, settings.overflow)?;
+        if let (Some(device), Values::Matrix(matrix)) = (&settings.verify_on, &written.values) {
+            on_device(device, &weight.name, matrix)?;
+        }
         weight.release();
         values += weight.count() as u64;
         progress.advance(weight.stored_bytes() as u64);
@@ -138,7 +142,18 @@ pub fn verify(
     Ok(Verified { weights: plan.weights.len(), values })
 }
 
-fn compare(weight: &Weight, planned: &PlannedWeight, artifact: &Model, overflow: Overflow) -> Result<()> {
+/// Compares what the artifact's weight decodes to on a device with what it is on the CPU.
+fn on_device(device: &Device, weight: &str, matrix: &Matrix<store::Bytes>) -> Result<()> {
+    match runtime::measure::difference(device, matrix)? {
+        None => Ok(()),
+        Some(d) => {
+            Err(Error::Verify { weight: weight.into(), row: d.row, col: d.col, found: d.found, expected: d.expected })
+        }
+    }
+}
+
+/// Compares a weight with the artifact's, which it gives.
+fn compare(weight: &Weight, planned: &PlannedWeight, artifact: &Model, overflow: Overflow) -> Result<Weight> {
     let encoding = &planned.laid.encoding;
     let written = written(weight, artifact)?;
     let view = RowsView::with_multiple(weight, planned.order, |cols| encoding.row_multiple(cols));
@@ -162,7 +177,8 @@ fn compare(weight: &Weight, planned: &PlannedWeight, artifact: &Model, overflow:
                 Err(Error::Verify { weight: weight.name.clone(), row, col, found: found[i], expected: expected[i] })
             }
         }
-    })
+    })?;
+    Ok(written)
 }
 
 /// The weight as the artifact holds it.
@@ -173,11 +189,11 @@ fn written(weight: &Weight, artifact: &Model) -> Result<Weight> {
         if [matrix.rows(), matrix.cols()] != weight.shape[..] {
             return Err(missing("has another shape in the artifact").into());
         }
-        return Ok(Weight { values: crate::source::Values::Matrix(matrix), ..weight.clone() });
+        return Ok(Weight { values: Values::Matrix(matrix), ..weight.clone() });
     }
     let tensor = artifact.tensors.get(&weight.name).ok_or_else(|| missing("is missing from the artifact"))?;
     if tensor.shape != weight.shape {
         return Err(missing("has another shape in the artifact").into());
     }
-    Ok(Weight { values: crate::source::Values::Tensor(tensor.clone()), ..weight.clone() })
+    Ok(Weight { values: Values::Tensor(tensor.clone()), ..weight.clone() })
 }

@@ -3,7 +3,7 @@
 use qconvert::{Job, Layout, Settings, Source, Target, convert, verify};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use schemes::{FloatType, Overflow, Scheme};
+use schemes::{FloatType, Scheme};
 use std::path::Path;
 use store::Silent;
 
@@ -24,7 +24,7 @@ fn check(
     settings.calibration = Some(common::fake_calibration(&source));
     let job = Job { scheme, settings, destination: out.to_path_buf() };
     let made = convert(&source, std::slice::from_ref(&job), &Silent)?;
-    verify::verify(out, &source, &made[0].plan, Overflow::Error, &Silent)?;
+    verify::verify(out, &source, &made[0].plan, &job.settings, &Silent)?;
     let reopened = store::open(out)?;
     assert_eq!(reopened.metadata.get("qconvert.scheme").map(String::as_str), Some(scheme.to_string().as_str()));
     assert_ne!(reopened.metadata.get("qconvert.source_blake3").map(String::as_str), Some(&*"0".repeat(64)));

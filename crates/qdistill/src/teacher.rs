@@ -4,7 +4,7 @@ use crate::soft::{Soft, Teacher};
 use crate::windows::Windows;
 use crate::{Error, Result};
 use candle_core::Tensor;
-use runtime::Transformer;
+use runtime::{Options, Transformer};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use store::TextTokenizer;
@@ -23,15 +23,16 @@ pub struct Model {
 }
 
 impl Model {
-    /// Opens a model to compute on a device of this name.
+    /// Opens a model to compute on the device of this name, which on a GPU multiplies values of this type.
     ///
     /// # Errors
     /// [`Error::Store`] and [`Error::Runtime`].
-    pub fn open(path: &Path, device: &str) -> Result<Self> {
-        let device = runtime::device(device)?;
+    pub fn open(path: &Path, device: &str, dtype: &str) -> Result<Self> {
+        let options = Options { compute: dtype.parse()?, ..Options::default() };
+        let device = runtime::device(device, &options)?;
         let files = store::open(path)?;
         let text = files.text_tokenizer()?;
-        let transformer = Transformer::load(&files, &device)?;
+        let transformer = Transformer::load_with(&files, &device, &options)?;
         Ok(Self { path: path.into(), files, transformer, text })
     }
 

@@ -20,6 +20,9 @@ pub enum Error {
         /// What went wrong.
         source: runtime::Error,
     },
+    /// A GPU that can't be used.
+    #[error(transparent)]
+    Device(runtime::Error),
     /// A file of this run.
     #[error("{path}: cannot {what}: {source}")]
     Io {

@@ -22,6 +22,7 @@ pub mod model;
 pub mod rows;
 pub mod schedule;
 pub mod score;
+pub mod selftest;
 pub mod size;
 pub mod speculate;
 pub mod speed;

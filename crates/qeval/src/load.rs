@@ -2,9 +2,9 @@
 
 use crate::compare::Subject;
 use crate::size::{self, Size};
-use crate::{Encoder, Packed, Result};
+use crate::{Encoder, Error, Packed, Result};
 use candle_core::Device;
-use runtime::{KvType, Math};
+use runtime::{KvType, Math, Options};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use store::Model;
@@ -14,14 +14,41 @@ use store::Model;
 pub struct Compute {
     /// The device.
     pub device: Device,
-    /// Whose rounding of activations is reproduced.
-    pub math: Math,
+    /// Whose rounding of activations is reproduced, and what a GPU multiplies.
+    pub options: Options,
     /// Keys and values go through a cache of this type, in scoring too; by default scoring has no
     /// cache, and what continues a text has one in f16.
     pub kv: Option<KvType>,
 }
 
 impl Compute {
+    /// On the CPU.
+    pub fn on_cpu(kv: Option<KvType>) -> Self {
+        Compute { device: runtime::cpu(), options: Options::default(), kv }
+    }
+
+    /// On the device of a name, in the type of a name.
+    ///
+    /// # Errors
+    /// [`Error::Device`] for a GPU that can't be used, [`Error::Protocol`] for what can't be had in this build.
+    pub fn on(device: &str, dtype: &str, math: Math, kv: Option<KvType>) -> Result<Self> {
+        let of = || {
+            let options = Options { math, compute: dtype.parse()? };
+            Ok(Compute { device: runtime::device(device, &options)?, options, kv })
+        };
+        of().map_err(|e| match e {
+            runtime::Error::Gpu { .. } => Error::Device(e),
+            e => Error::Protocol(e.to_string()),
+        })
+    }
+
+    /// What a reader must know of the device; nothing of the CPU.
+    pub fn note(&self) -> Option<String> {
+        let name = runtime::device_name(&self.device);
+        let products = self.options.compute;
+        (!self.device.is_cpu()).then(|| format!("computed on {name}, products of {products} (--device, --dtype)"))
+    }
+
     /// The same for a reference: without the rounding of a cache, so that an artifact's is seen.
     pub fn of_reference(&self) -> Self {
         Compute { kv: None, ..self.clone() }
@@ -54,6 +81,15 @@ impl Loaded {
     /// tokenizer.
     pub fn open(path: &Path, compute: &Compute, reference: Option<&Loaded>) -> Result<Self> {
         let files = store::open(path)?;
+        let size = size::size(&files)?;
+        Self::of(path, files, size, compute, reference)
+    }
+
+    /// A model whose files are open.
+    ///
+    /// # Errors
+    /// As [`Loaded::open`].
+    pub fn of(path: &Path, files: Model, size: Size, compute: &Compute, reference: Option<&Loaded>) -> Result<Self> {
         let name = path.display().to_string();
         let shared = reference.filter(|r| {
             let file = files.side_file(TOKENIZER);
@@ -64,8 +100,13 @@ impl Loaded {
             None => Arc::new(Encoder::new(&name, files.tokenizer()?, files.config()?.bos_token_id)?),
         };
         let model = Packed::load(&name, &files, compute)?;
-        let size = size::size(&files)?;
         Ok(Loaded { path: path.into(), files, model, encoder, size })
+    }
+
+    /// What a reader must know of matrices that the device doesn't hold as they are stored.
+    fn decoded(&self) -> Option<String> {
+        let n = self.model.transformer().decoded_matrices();
+        (n > 0).then(|| format!("{n} matrices are held decoded on the GPU, which reads no such form"))
     }
 
     /// The model as scoring wants it. Compares its weights with the reference's, if given.
@@ -84,7 +125,7 @@ impl Loaded {
             resident_bytes: transformer.resident_weight_bytes() as u64,
             max_position: transformer.config().max_position,
             weight_error,
-            warnings: self.files.warnings.clone(),
+            warnings: self.files.warnings.iter().cloned().chain(self.decoded()).collect(),
         })
     }
 }

@@ -5,7 +5,7 @@ use crate::model::{Continuation, Forward, LanguageModel, argmax};
 use crate::{Error, Result};
 use candle_core::Tensor;
 use ndarray::ArrayView2;
-use runtime::{KvCache, KvType, Options, Transformer};
+use runtime::{KvCache, KvType, Transformer};
 use std::ops::{ControlFlow, Range};
 
 /// A model that multiplies from its packed weights.
@@ -23,8 +23,7 @@ impl Packed {
     /// [`Error::Runtime`].
     pub fn load(name: impl Into<String>, model: &store::Model, compute: &Compute) -> Result<Self> {
         let name = name.into();
-        let options = Options { math: compute.math };
-        let model = Transformer::load_with(model, &compute.device, &options)
+        let model = Transformer::load_with(model, &compute.device, &compute.options)
             .map_err(|source| Error::Runtime { model: name.clone(), source })?;
         Ok(Packed { name, model, kv: compute.kv })
     }
@@ -90,7 +89,15 @@ impl Packed {
     /// # Errors
     /// When its cache can't be allocated.
     pub fn session(&self, capacity: usize) -> Result<Session<'_>> {
-        let cache = self.model.new_cache_of(self.kv(), 1, capacity).map_err(|e| self.named(e))?;
+        self.session_of(self.kv(), capacity)
+    }
+
+    /// [`Packed::session`] whose keys and values are stored as `kv`.
+    ///
+    /// # Errors
+    /// As [`Packed::session`].
+    pub fn session_of(&self, kv: KvType, capacity: usize) -> Result<Session<'_>> {
+        let cache = self.model.new_cache_of(kv, 1, capacity).map_err(|e| self.named(e))?;
         Ok(Session { of: self, cache })
     }
 

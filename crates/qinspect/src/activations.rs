@@ -6,6 +6,7 @@ use crate::{Error, Result, place};
 use observe::Calibration;
 use observe::activations::{Carrier, Codes, Place, Position, Site, watch};
 use qeval::Encoder;
+use qeval::load::Compute;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -22,6 +23,8 @@ pub struct Request {
     pub top: usize,
     /// How many of the largest dimensions are taken out to see what they cost.
     pub without: usize,
+    /// Where the model runs.
+    pub compute: Compute,
 }
 
 /// A large dimension.
@@ -157,7 +160,8 @@ pub fn look(path: &Path, request: &Request, progress: &dyn Progress) -> Result<A
     let encoder = text::encoder(&model)?;
     let sequences = request.cut.sequences(&encoder, &request.text)?;
     let runtime = |source| qeval::Error::Runtime { model: path.display().to_string(), source };
-    let transformer = runtime::Transformer::load(&model, &runtime::cpu()).map_err(runtime)?;
+    let Compute { device, options, .. } = &request.compute;
+    let transformer = runtime::Transformer::load_with(&model, device, options).map_err(runtime)?;
     let views: Vec<&[u32]> = sequences.iter().map(Vec::as_slice).collect();
     let found = watch(&transformer, &views, request.without, progress)?;
     let naming = Naming { encoder: &encoder, sequences: &sequences, listed: request.top };
@@ -183,7 +187,7 @@ pub fn look(path: &Path, request: &Request, progress: &dyn Progress) -> Result<A
         residual,
         inputs,
         calibration: found.calibration,
-        notes: model.warnings.iter().cloned().chain(beyond).collect(),
+        notes: model.warnings.iter().cloned().chain(beyond).chain(request.compute.note()).collect(),
     })
 }
 

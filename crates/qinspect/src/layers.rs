@@ -332,7 +332,7 @@ struct Bench {
 impl Bench {
     fn new(path: &Path, model: &Model, request: &Request) -> Result<Self> {
         let name = path.display().to_string();
-        let compute = Compute { device: runtime::cpu(), math: runtime::Math::Exact, kv: None };
+        let compute = Compute::on_cpu(None);
         let encoder = text::encoder(model)?;
         let ids = encoder.encode(&request.text.text)?.ids;
         if ids.is_empty() {

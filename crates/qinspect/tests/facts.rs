@@ -2,6 +2,7 @@
 //!
 //! `scripts/get-model smollm2`, then `cargo test --workspace -- --ignored`.
 
+use qeval::load::Compute;
 use qinspect::activations::{self, Seen};
 use qinspect::text::{Cut, Text};
 use qinspect::weights;
@@ -52,6 +53,7 @@ fn the_residual_stream_of_smollm2() {
         cut: Cut { tokens: 84, ctx: 512, bos: qeval::Bos::Never },
         top: 3,
         without: 4,
+        compute: Compute::on_cpu(None),
     };
     let found = activations::look(Path::new(MODEL), &request, &Silent).expect("runs");
     let check = |seen: &Seen, top: [(usize, f32); 3], median: f32, levels: f64| {
@@ -77,7 +79,7 @@ fn outlier_columns_of_smollm2() {
     let book = concat!(env!("CARGO_MANIFEST_DIR"), "/../../corpora/books/moby-dick-61.txt");
     let text = Text { name: "chapter 61".into(), text: std::fs::read_to_string(book).expect("is there") };
     let cut = Cut { tokens: 2048, ctx: 512, bos: qeval::Bos::Never };
-    let request = activations::Request { text, cut, top: 3, without: 4 };
+    let request = activations::Request { text, cut, top: 3, without: 4, compute: Compute::on_cpu(None) };
     let found = activations::look(Path::new(MODEL), &request, &Silent).expect("runs");
     let (mut all, mut of_down, mut columns) = (0, 0, 0);
     for (module, absmax) in found.calibration.modules().filter(|(module, _)| *module != "lm_head") {

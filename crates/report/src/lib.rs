@@ -16,6 +16,7 @@
 //!   place) never break a drawing. They are left out, and a note says so.
 
 pub mod chart;
+mod device;
 mod error;
 pub mod format;
 mod interrupt;
@@ -25,6 +26,7 @@ pub mod spark;
 pub mod table;
 mod terminal;
 
+pub use device::{ComputeArgs, DeviceArgs};
 pub use error::Error;
 pub use interrupt::tidy_when_interrupted;
 pub use terminal::{arguments, error_line, print_result, stdout_form};

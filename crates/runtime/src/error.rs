@@ -71,9 +71,26 @@ pub enum Error {
     /// A sequence of one KV cache, used with another.
     #[error("the sequence belongs to another KV cache")]
     ForeignSequence,
-    /// A device that this build does not have.
-    #[error("device '{0}' is not available in this build; known are cpu, auto")]
-    Device(String),
+    /// Not the name of a device.
+    #[error("unknown device '{0}'; known are auto, cpu, cuda and cuda:N")]
+    UnknownDevice(String),
+    /// Not a type to compute in.
+    #[error("unknown type '{0}'; known are f32, f16 and bf16")]
+    UnknownType(String),
+    /// A GPU, in a build without CUDA.
+    #[error("device '{0}': this build has no CUDA; scripts/build-cuda makes one, or use cpu")]
+    NoCuda(String),
+    /// A GPU that can't be used.
+    #[error("device '{device}' can't be used: {reason}; see what nvidia-smi says, or use cpu")]
+    Gpu {
+        /// As it was named.
+        device: String,
+        /// What the driver says.
+        reason: String,
+    },
+    /// What only the CPU does.
+    #[error("{0} runs on the CPU only; use device cpu")]
+    CpuOnly(String),
     /// A setting of the sampler that makes no sense.
     #[error("{name} = {value} is out of range: {expected}")]
     Sampling {

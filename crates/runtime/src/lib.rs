@@ -6,18 +6,24 @@
 //! alone, so that neither the batch nor the number of threads changes a bit of a result.
 
 mod cache;
+#[cfg(feature = "cuda")]
+mod cuda;
 mod device;
 mod engine;
 mod error;
 mod exp;
+mod gpu;
 mod linear;
+pub mod measure;
+pub mod mirror;
 mod ops;
 mod sample;
+pub mod selftest;
 mod simd;
 mod transformer;
 
 pub use cache::{KvCache, KvType, Pool, Sequence};
-pub use device::{Options, cpu, device};
+pub use device::{ComputeType, Options, cpu, device, device_name};
 pub use engine::{Batching, Engine, Policy, Request, RequestId, Step};
 pub use error::{Error, Result};
 pub use exp::exp;

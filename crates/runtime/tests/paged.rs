@@ -3,7 +3,7 @@
 mod common;
 
 use common::{SIZE, Size, config, flat, load, model, tokens, weights};
-use runtime::{Error, Feed, KvType, Math, Options, Pool, Sequence, Transformer, cpu};
+use runtime::{Error, Feed, KvType, Options, Pool, Sequence, Transformer, cpu};
 use serde_json::json;
 
 const BOTH: [KvType; 2] = [KvType::F16, KvType::Int8];
@@ -184,7 +184,7 @@ fn one_scale_for_a_sequence_is_its_own_in_a_step() {
         "activation": "int8-tensor",
     } });
     store.metadata.insert("qconvert.tensors".into(), entry.to_string());
-    let model = Transformer::load_with(&store, &cpu(), &Options { math: Math::Exact }).expect("loads");
+    let model = Transformer::load_with(&store, &cpu(), &Options::default()).expect("loads");
     let (a, b) = (tokens(30, 12), tokens(5, 13));
     let mut pool = model.new_pool(KvType::F16, 16, 8).expect("room");
     let (mut s, mut t) = (pool.sequence(), pool.sequence());

@@ -11,6 +11,8 @@ use std::path::PathBuf;
 /// artifact for each scheme. The folder that it is to be in must be there.
 #[derive(Debug, Parser)]
 #[command(name = "qconvert", version, after_help = EXAMPLES)]
+// What a calibration finds, and so what is written, should not depend on the machine unasked.
+#[command(mut_arg("device", |device| device.default_value("cpu")))]
 pub struct Args {
     /// The model to convert.
     pub model: PathBuf,
@@ -93,6 +95,10 @@ pub struct Args {
     /// Print the result as JSON.
     #[arg(long)]
     pub json: bool,
+
+    /// Where the calibration text is run; with --verify, a GPU also decodes every weight as it would run it.
+    #[command(flatten)]
+    pub compute: report::ComputeArgs,
 }
 
 const EXAMPLES: &str = "Examples:

@@ -7,8 +7,10 @@ mod render;
 use crate::{Job, Made, Source};
 use anyhow::{Context, Result};
 use args::Args;
+use candle_core::Device;
 use jobs::{Request, Wanted};
 use observe::Calibration;
+use runtime::Options;
 use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
@@ -53,6 +55,7 @@ fn run(args: &Args, progress: &dyn Progress) -> Result<(String, ExitCode)> {
         return dry_run(args, &request, &source, &wanted);
     }
     let mut settings = request.settings;
+    settings.verify_on = Some(device(args)?.0).filter(|device| args.verify && !device.is_cpu());
     if let Some(path) = &args.calibration_text {
         settings.calibration = Some(calibrate(args, path, &model, progress)?);
     }
@@ -81,8 +84,15 @@ fn present(args: &Args, source: &Source<'_>, made: &[Made]) -> String {
 
 fn calibrate(args: &Args, path: &Path, model: &store::Model, progress: &dyn Progress) -> Result<Calibration> {
     let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-    crate::calibrate(model, &text, args.calibration_tokens, progress)
+    let (device, options) = device(args)?;
+    crate::calibrate(model, &text, args.calibration_tokens, (&device, &options), progress)
         .with_context(|| format!("calibrating on {}", path.display()))
+}
+
+/// Where models run and artifacts are verified.
+fn device(args: &Args) -> Result<(Device, Options)> {
+    let options = Options { compute: args.compute.dtype.parse()?, ..Options::default() };
+    Ok((runtime::device(&args.compute.place.device, &options)?, options))
 }
 
 /// Shows the plans; the code is 1 where one doesn't fit, as it is of the conversion. The model is not

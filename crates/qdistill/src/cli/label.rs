@@ -3,8 +3,8 @@
 use anyhow::{Result, bail};
 use qdistill::labels::{Kind, Plan, Settings};
 use qdistill::teacher::Model;
-use report::format;
 use report::progress::Bars;
+use report::{ComputeArgs, format};
 use serde_json::json;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -41,9 +41,9 @@ pub struct Args {
     /// Print JSON.
     #[arg(long)]
     json: bool,
-    /// Where to compute: auto or cpu.
-    #[arg(long, default_value = "auto", value_name = "DEVICE")]
-    device: String,
+    /// Where to compute.
+    #[command(flatten)]
+    compute: ComputeArgs,
 }
 
 /// Runs it; returns the result's text.
@@ -53,7 +53,7 @@ pub fn run(args: &Args, bars: &Bars) -> Result<String> {
     if args.output.is_dir() {
         bail!("{}: is a folder; give a file for the labels", args.output.display());
     }
-    let teacher = Model::open(&args.teacher, &args.device)?;
+    let teacher = Model::open(&args.teacher, &args.compute.place.device, &args.compute.dtype)?;
     let windows = teacher.windows(&args.text, args.context, args.tokens)?;
     let settings = Settings { kind: args.labels, temperatures: args.temperatures.clone(), seed: args.seed };
     let plan = Plan::new(&args.output, &teacher, &windows, settings)?;

@@ -3,9 +3,9 @@
 use anyhow::Result;
 use qdistill::continuations::{Continuations, Softened, continuations};
 use qdistill::teacher::Model;
-use report::format;
 use report::spark::{Glyphs, bar};
 use report::table::{Cell, Column, Table, Terminal};
+use report::{ComputeArgs, format};
 use serde_json::json;
 use std::path::PathBuf;
 
@@ -32,14 +32,14 @@ pub struct Args {
     /// Print JSON.
     #[arg(long)]
     json: bool,
-    /// Where to compute: auto or cpu.
-    #[arg(long, default_value = "auto", value_name = "DEVICE")]
-    device: String,
+    /// Where to compute.
+    #[command(flatten)]
+    compute: ComputeArgs,
 }
 
 /// Runs it; returns the result's text.
 pub fn run(args: &Args) -> Result<String> {
-    let model = Model::open(&args.teacher, &args.device)?;
+    let model = Model::open(&args.teacher, &args.compute.place.device, &args.compute.dtype)?;
     let found = continuations(&model, &args.prompt, args.next.as_deref(), &args.temperature, args.top)?;
     if args.json {
         let mut all = json!({ "teacher": args.teacher, "hard_label_given": args.next.is_some() });

@@ -14,8 +14,8 @@ use qdistill::teacher::{Model, Online};
 use qdistill::train::{Finished, Job, train};
 use qdistill::{Error, Teacher, Windows};
 use report::chart::{self, Axis, Chart as _, Line, LinePlot};
-use report::format;
 use report::progress::Bars;
+use report::{DeviceArgs, format};
 use schemes::FloatType;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
@@ -94,9 +94,9 @@ pub struct Args {
     /// Print JSON.
     #[arg(long)]
     json: bool,
-    /// Where to compute: auto or cpu.
-    #[arg(long, default_value = "auto", value_name = "DEVICE")]
-    device: String,
+    /// Where.
+    #[command(flatten)]
+    place: DeviceArgs,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, ValueEnum)]
@@ -123,7 +123,13 @@ enum Stored {
 pub fn run(args: &Args, bars: &Bars) -> Result<String> {
     let mut recipe = settings(args)?;
     let spec = Spec::parse(&args.student)?;
-    let teacher = Model::open(&args.teacher, &args.device)?;
+    if !["auto", "cpu"].contains(&args.place.device.as_str()) {
+        bail!(
+            "--device {}: training runs on the CPU only; label and show run a teacher on a GPU, and a training from              labels needs no teacher",
+            args.place.device
+        );
+    }
+    let teacher = Model::open(&args.teacher, "cpu", "f32")?;
     let labels = args.labels.as_deref().map(Labels::open).transpose()?;
     let cut;
     let windows: &Windows = match &labels {

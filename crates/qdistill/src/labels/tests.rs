@@ -15,7 +15,7 @@ const TEMPERATURES: [f64; 3] = [1.0, 2.0, 4.0];
 
 fn model() -> &'static Model {
     static MODEL: OnceLock<Model> = OnceLock::new();
-    MODEL.get_or_init(|| Model::open(Path::new(FIXTURE), "cpu").expect("the fixture"))
+    MODEL.get_or_init(|| Model::open(Path::new(FIXTURE), "cpu", "f32").expect("the fixture"))
 }
 
 fn settings(kind: Kind) -> Settings {

@@ -1,7 +1,8 @@
 //! Measures one model after the other.
 
 use super::{
-    Batch, Bench, Cache, DEFINITIONS, Decode, Knee, Machine, Measured, Memory, Prefill, Setting, Time, VERSION,
+    Batch, Bench, Cache, DEFINITIONS, Decode, Gpu, Knee, Machine, Measured, Memory, Prefill, Setting, Time, VERSION,
+    Work,
 };
 use crate::load::Loaded;
 use crate::model::Continuation;
@@ -23,6 +24,7 @@ pub fn bench(
     paths: &[PathBuf],
     open: &dyn Fn(&PathBuf) -> Result<Loaded>,
     setting: &Setting,
+    gpu: Option<Gpu>,
     progress: &dyn Progress,
 ) -> Result<Bench> {
     setting.check()?;
@@ -33,7 +35,7 @@ pub fn bench(
     for path in paths {
         progress.message(&path.display().to_string());
         Memory::reset_peak();
-        models.push(measured(&open(path)?, setting, &machine, progress)?);
+        models.push(measured(&open(path)?, setting, (&machine, gpu.as_ref()), progress)?);
     }
     progress.finish();
     Ok(Bench {
@@ -41,10 +43,14 @@ pub fn bench(
         tool: crate::TOOL.into(),
         setting: setting.clone(),
         machine,
+        gpu,
         models,
         definitions: DEFINITIONS.map(str::to_string).into(),
     })
 }
+
+/// How far logits may be apart on a GPU, as a share of the largest.
+const NEAR: f32 = 0.01;
 
 /// What is measured of, and against what.
 struct Subject<'a> {
@@ -52,13 +58,19 @@ struct Subject<'a> {
     packed: &'a Packed,
     setting: &'a Setting,
     machine: &'a Machine,
+    gpu: Option<&'a Gpu>,
     step_bytes: f64,
     multiplied: f64,
     cache_bytes: f64,
     progress: &'a dyn Progress,
 }
 
-fn measured(loaded: &Loaded, setting: &Setting, machine: &Machine, progress: &dyn Progress) -> Result<Measured> {
+fn measured(
+    loaded: &Loaded,
+    setting: &Setting,
+    (machine, gpu): (&Machine, Option<&Gpu>),
+    progress: &dyn Progress,
+) -> Result<Measured> {
     let (name, model) = (loaded.path.display().to_string(), loaded.model.transformer());
     let config = model.config();
     if setting.longest() > config.max_position {
@@ -74,6 +86,7 @@ fn measured(loaded: &Loaded, setting: &Setting, machine: &Machine, progress: &dy
         packed: &loaded.model,
         setting,
         machine,
+        gpu,
         step_bytes: step_bytes as f64,
         multiplied: multiplied as f64,
         cache_bytes: cache.formula as f64,
@@ -112,7 +125,9 @@ fn multiplied(model: &Transformer) -> u64 {
 
 /// Bytes of an embedding that is not the output projection: a step reads only rows of it.
 fn embedding_bytes(loaded: &Loaded) -> u64 {
-    if loaded.model.transformer().config().tie_word_embeddings {
+    let model = loaded.model.transformer();
+    // On a GPU it is not among the weights there.
+    if model.config().tie_word_embeddings || !model.device().is_cpu() {
         return 0;
     }
     let tensors = loaded.files.tensors.iter().filter(|(name, _)| name.starts_with("model.embed_tokens."));
@@ -137,6 +152,11 @@ impl Subject<'_> {
 
     /// Milliseconds of `run`, which is run once before it counts.
     fn time(&self, mut run: impl FnMut() -> Result<()>) -> Result<Time> {
+        let device = self.packed.transformer().device();
+        let mut run = || {
+            run()?;
+            self.runs(device.synchronize().map_err(Into::into))
+        };
         run()?;
         let mut values = Vec::with_capacity(self.setting.repeats);
         for _ in 0..self.setting.repeats {
@@ -148,14 +168,21 @@ impl Subject<'_> {
     }
 
     /// Shares of the peaks that `tokens` tokens in `ms` come to.
-    fn work_shares(&self, tokens: usize, ms: f64) -> (f64, f64) {
+    fn work(&self, tokens: usize, ms: f64) -> Work {
         let rate = 2.0 * self.multiplied * tokens as f64 / (ms / 1e3);
-        (rate / self.machine.f32_flop_per_s, rate / self.machine.int16_op_per_s)
+        match self.gpu {
+            Some(gpu) => Work::Gpu { matrix_share: rate / gpu.flop_per_s },
+            None => Work::Cpu {
+                f32_share: rate / self.machine.f32_flop_per_s,
+                int16_share: rate / self.machine.int16_op_per_s,
+            },
+        }
     }
 
     fn bandwidth_share(&self, cached: usize, ms: f64) -> f64 {
         let bytes = self.step_bytes + self.cache_bytes * cached as f64;
-        bytes / (ms / 1e3) / self.machine.read_bytes_per_s
+        let peak = self.gpu.map_or(self.machine.read_bytes_per_s, |gpu| gpu.copied_bytes_per_s);
+        bytes / (ms / 1e3) / peak
     }
 
     fn prefill(&self, n: usize) -> Result<Prefill> {
@@ -165,9 +192,8 @@ impl Subject<'_> {
             session.truncate(0);
             session.extend(&prompt, 1).map(drop)
         })?;
-        let (f32_share, int16_share) = self.work_shares(n, ms.median);
         self.progress.advance(1);
-        Ok(Prefill { tokens: n, ms, tokens_per_s: 1e3 * n as f64 / ms.median, f32_share, int16_share })
+        Ok(Prefill { tokens: n, ms, tokens_per_s: 1e3 * n as f64 / ms.median, work: self.work(n, ms.median) })
     }
 
     fn decode(&self, context: usize) -> Result<Decode> {
@@ -190,7 +216,12 @@ impl Subject<'_> {
             without = again.extend(&whole, 1)?;
             Ok(())
         })?;
-        let equal = with.iter().zip(&without).all(|(a, b)| a.to_bits() == b.to_bits()) && with.len() == without.len();
+        let largest = with.iter().fold(0f32, |m, v| m.max(v.abs()));
+        let same = |a: f32, b: f32| match self.gpu {
+            Some(_) => (a - b).abs() <= NEAR * largest,
+            None => a.to_bits() == b.to_bits(),
+        };
+        let equal = with.iter().zip(&without).all(|(a, b)| same(*a, *b)) && with.len() == without.len();
         self.progress.advance(1);
         Ok(Decode { context, ms, bandwidth_share: self.bandwidth_share(context, ms.median), without_cache_ms, equal })
     }
@@ -212,15 +243,13 @@ impl Subject<'_> {
             let hidden = self.runs(model.step(&mut pool, &mut feeds))?;
             self.runs(model.logits_at(&hidden, &rows)).map(drop)
         })?;
-        let (f32_share, int16_share) = self.work_shares(batch, ms.median);
         self.progress.advance(1);
         Ok(Batch {
             batch,
             ms,
             tokens_per_s: 1e3 * batch as f64 / ms.median,
             bandwidth_share: self.bandwidth_share(batch * context, ms.median),
-            f32_share,
-            int16_share,
+            work: self.work(batch, ms.median),
         })
     }
 }

@@ -1,8 +1,11 @@
 //! What serving a model costs: prefill, decoding, cache, batches, beside the machine's ceilings.
 
+mod gpu;
 mod machine;
 mod measure;
+pub mod synthetic;
 
+pub use gpu::{Gpu, Product};
 pub use machine::{Machine, Memory};
 pub use measure::bench;
 
@@ -122,6 +125,9 @@ pub struct Bench {
     pub setting: Setting,
     /// The machine, in the same run.
     pub machine: Machine,
+    /// The GPU that models ran on, in the same run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gpu: Option<Gpu>,
     /// The models, in the order given.
     pub models: Vec<Measured>,
     /// What the words mean.
@@ -176,10 +182,27 @@ pub struct Prefill {
     pub ms: Time,
     /// Tokens in a second.
     pub tokens_per_s: f64,
-    /// Share of the machine's peak in f32.
-    pub f32_share: f64,
-    /// Of the machine's rate of 16-bit integers; may exceed 1.
-    pub int16_share: f64,
+    /// What share of which peak that is.
+    #[serde(flatten)]
+    pub work: Work,
+}
+
+/// Shares of the peaks of where a model ran.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[serde(untagged)]
+pub enum Work {
+    /// On the CPU.
+    Cpu {
+        /// Of the machine's peak in f32.
+        f32_share: f64,
+        /// Of the machine's rate of 16-bit integers; may exceed 1.
+        int16_share: f64,
+    },
+    /// On a GPU.
+    Gpu {
+        /// Of the rate of a large product by cuBLAS, in the type that is computed in.
+        matrix_share: f64,
+    },
 }
 
 /// Decoding after a context.
@@ -193,7 +216,8 @@ pub struct Decode {
     pub bandwidth_share: f64,
     /// Milliseconds of a token for which the whole sequence is run again.
     pub without_cache_ms: Time,
-    /// Whether both gave the same logits, bit for bit.
+    /// Whether both gave the same logits: bit for bit, or on a GPU, which sums few tokens and many in other
+    /// orders and types, within 1% of the largest.
     pub equal: bool,
 }
 
@@ -208,10 +232,9 @@ pub struct Batch {
     pub tokens_per_s: f64,
     /// Share of the machine's read bandwidth.
     pub bandwidth_share: f64,
-    /// Share of the machine's peak in f32.
-    pub f32_share: f64,
-    /// Of the machine's rate of 16-bit integers; may exceed 1.
-    pub int16_share: f64,
+    /// What share of which peak that is.
+    #[serde(flatten)]
+    pub work: Work,
 }
 
 /// The batch at which a step is bound by arithmetic.
@@ -245,15 +268,16 @@ mod tests {
 
     fn batch(batch: usize, ms: f64) -> Batch {
         let ms = Time::of(vec![ms]);
-        Batch { batch, ms, tokens_per_s: 0.0, bandwidth_share: 0.0, f32_share: 0.0, int16_share: 0.0 }
+        let work = Work::Gpu { matrix_share: 0.0 };
+        Batch { batch, ms, tokens_per_s: 0.0, bandwidth_share: 0.0, work }
     }
 
     #[test]
     fn the_knee_lies_where_the_two_lines_meet() {
         // 10 ms for the weights, 2 ms for each token: both bind at 5 sequences.
         let batches: Vec<Batch> = [1, 2, 8, 16].map(|b| batch(b, f64::max(10.0, 2.0 * b as f64))).into();
-        let prefill =
-            Prefill { tokens: 100, ms: Time::of(vec![200.0]), tokens_per_s: 500.0, f32_share: 0.0, int16_share: 0.0 };
+        let work = Work::Cpu { f32_share: 0.0, int16_share: 0.0 };
+        let prefill = Prefill { tokens: 100, ms: Time::of(vec![200.0]), tokens_per_s: 500.0, work };
         assert_eq!(Knee::of(&[prefill], &batches), Knee { expected: Some(5.0), measured: Some(5.0) });
         assert_eq!(Knee::of(&[prefill], &batches[1..]).measured, None);
         assert_eq!(Knee::of(&[], &[batch(1, 10.0), batch(2, 10.0)]).measured, None);

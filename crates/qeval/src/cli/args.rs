@@ -3,10 +3,12 @@
 use super::bench::BenchArgs;
 use super::generate::GenerateArgs;
 use super::schedule::ScheduleArgs;
+use super::selftest::SelfTestArgs;
 use super::speculate::SpeculateArgs;
 use crate::load::Compute;
 use crate::{Bos, Protocol, Style};
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use report::ComputeArgs;
 use runtime::{KvType, Math};
 use std::path::PathBuf;
 
@@ -54,6 +56,8 @@ pub enum Command {
     Schedule(ScheduleArgs),
     /// Write the logits of one sequence of tokens, to compare with another engine's.
     Logits(LogitsArgs),
+    /// Whether a device computes what the CPU does: kernels, products, models in every scheme.
+    Selftest(SelfTestArgs),
 }
 
 /// `qeval compare`.
@@ -148,15 +152,16 @@ pub struct EngineArgs {
     /// Round activations as another engine does, to see what it will really give.
     #[arg(long, value_enum, default_value_t = EngineMath::Exact, value_name = "ENGINE")]
     pub engine_math: EngineMath,
-    /// Where to compute: auto or cpu.
-    #[arg(long, default_value = "auto", value_name = "DEVICE")]
-    pub device: String,
+    /// Where.
+    #[command(flatten)]
+    pub compute: ComputeArgs,
 }
 
 impl EngineArgs {
     /// The same for models, whose keys and values go through a cache of type `kv`, if any.
     pub fn compute(&self, kv: Option<KvType>) -> anyhow::Result<Compute> {
-        Ok(Compute { device: super::device(&self.device)?, math: self.engine_math.math(), kv })
+        let ComputeArgs { place, dtype } = &self.compute;
+        Ok(Compute::on(&place.device, dtype, self.engine_math.math(), kv)?)
     }
 }
 

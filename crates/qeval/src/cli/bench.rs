@@ -1,9 +1,9 @@
 //! `qeval bench`.
 
-use super::Outcome;
 use super::args::{EngineArgs, KvArg, OutputArgs};
 use super::output::{self, Findings};
-use crate::bench::{Bench, Measured, Setting, Time, bench};
+use super::{Outcome, builtin, sweep};
+use crate::bench::{Bench, Gpu, Measured, Setting, Time, Work, bench, synthetic};
 use crate::load::Loaded;
 use anyhow::Result;
 use clap::Args;
@@ -11,6 +11,7 @@ use report::chart::{Axis, Line, LinePlot};
 use report::format;
 use report::page::{Fact, Page, Section};
 use report::table::{Cell, Column, Table, Tone};
+use schemes::Scheme;
 use std::path::{Path, PathBuf};
 use store::Progress;
 
@@ -18,8 +19,12 @@ use store::Progress;
 #[derive(Debug, Args)]
 pub struct BenchArgs {
     /// The models.
-    #[arg(required = true, value_name = "MODEL")]
+    #[arg(required_unless_present = "synthetic", value_name = "MODEL")]
     pub models: Vec<PathBuf>,
+    /// Also a model of random codes in these schemes (f16, int8-*, int4-*), separated by commas: eight blocks as
+    /// Llama 3 70B has them, for speeds that a small model can't show. Takes up to 14 GB.
+    #[arg(long, value_delimiter = ',', value_name = "SCHEME")]
+    pub synthetic: Vec<String>,
     /// Tokens of the prompts that are read.
     #[arg(long, value_delimiter = ',', default_value = "16,64,256,512", value_name = "N,N")]
     pub prompts: Vec<usize>,
@@ -41,6 +46,9 @@ pub struct BenchArgs {
     /// How keys and values are stored.
     #[arg(long, value_enum, default_value_t = KvArg::F16, value_name = "TYPE")]
     pub kv: KvArg,
+    /// On a GPU, also time products of one large layer in every form, beside cuBLAS and candle's own.
+    #[arg(long)]
+    pub products: bool,
     /// Whose arithmetic, and where.
     #[command(flatten)]
     pub engine: EngineArgs,
@@ -63,8 +71,22 @@ pub fn run(args: &BenchArgs, progress: &dyn Progress) -> Result<Outcome> {
         repeats: args.repeats,
         kv: args.kv.ty(),
     };
-    let open = |path: &PathBuf| Loaded::open(path, &compute, None);
-    output::present(&bench(&args.models, &open, &setting, progress)?, &args.output)
+    let drawn: Vec<(PathBuf, Scheme)> = match &args.synthetic[..] {
+        [] => Vec::new(),
+        names => sweep::schemes(names)?.into_iter().map(|s| (synthetic::path(s), s)).collect(),
+    };
+    let tokenizer = if drawn.is_empty() { None } else { Some(builtin::tokenizer()?) };
+    let open = |path: &PathBuf| match drawn.iter().find(|(p, _)| p == path) {
+        Some((path, scheme)) => {
+            let (mut files, size) = synthetic::model(synthetic::LARGE, *scheme)?;
+            files.side_files.extend(tokenizer.clone());
+            Loaded::of(path, files, size, &compute, None)
+        }
+        None => Loaded::open(path, &compute, None),
+    };
+    let paths: Vec<PathBuf> = args.models.iter().chain(drawn.iter().map(|(path, _)| path)).cloned().collect();
+    let gpu = Gpu::measure(&compute, args.products)?;
+    output::present(&bench(&paths, &open, &setting, gpu, progress)?, &args.output)
 }
 
 impl Findings for Bench {
@@ -75,7 +97,11 @@ impl Findings for Bench {
     fn tables(&self, _verbose: bool) -> Result<Vec<Table>> {
         let mut batch = batch(self)?;
         batch.notes = notes(self);
-        Ok(vec![models(self)?, prefill(self)?, decode(self)?, batch])
+        let products = self.gpu.iter().filter(|gpu| !gpu.products.is_empty()).map(products);
+        let mut tables = vec![models(self)?, prefill(self)?, decode(self)?];
+        tables.extend(products.collect::<Result<Vec<_>>>()?);
+        tables.push(batch);
+        Ok(tables)
     }
 
     fn page(&self) -> Result<Page> {
@@ -141,6 +167,39 @@ fn count(value: usize) -> Cell {
     Cell::value(format::count(value as u64), value)
 }
 
+/// The columns of the peaks of where models ran.
+fn work_columns(found: &Bench) -> Vec<Column> {
+    if found.gpu.is_some() {
+        return vec![Column::number("matrix_share", "Of matrix\nrate")];
+    }
+    vec![Column::number("f32_share", "Of f32\npeak"), Column::number("int16_share", "Of int16\nrate")]
+}
+
+fn work_cells(work: Work) -> Vec<Cell> {
+    match work {
+        Work::Cpu { f32_share, int16_share } => vec![share(f32_share), share(int16_share)],
+        Work::Gpu { matrix_share } => vec![share(matrix_share)],
+    }
+}
+
+fn products(gpu: &Gpu) -> Result<Table> {
+    let columns = vec![
+        Column::text("what", "Weights"),
+        Column::number("tokens", "Tokens"),
+        Column::number("us", "Product").unit("us"),
+        Column::number("bandwidth_share", "Of\nbandwidth"),
+        Column::number("matrix_share", "Of matrix\nrate"),
+    ];
+    let (rows, cols) = gpu.shape;
+    let mut table = Table::new(format!("Products of a layer of {rows} x {cols}"), columns);
+    for p in &gpu.products {
+        let us = 1e6 * p.seconds;
+        let shares = [p.bandwidth_share, p.matrix_share].map(share);
+        table.push([vec![Cell::text(p.what.clone()), count(p.tokens), number(us)], shares.into()].concat())?;
+    }
+    Ok(table)
+}
+
 fn models(found: &Bench) -> Result<Table> {
     let columns = vec![
         Column::text("scheme", "Scheme"),
@@ -176,9 +235,8 @@ fn prefill(found: &Bench) -> Result<Table> {
         ms,
         range,
         Column::number("tokens_per_s", "Prefill").unit("tokens/s"),
-        Column::number("f32_share", "Of f32\npeak"),
-        Column::number("int16_share", "Of int16\nrate"),
     ];
+    let columns = [columns, work_columns(found)].concat();
     rows(
         found,
         "Reading a prompt".into(),
@@ -186,7 +244,7 @@ fn prefill(found: &Bench) -> Result<Table> {
         |m| &m.prefill,
         |p| {
             let [ms, range] = time_cells(p.ms);
-            vec![count(p.tokens), ms, range, number(p.tokens_per_s), share(p.f32_share), share(p.int16_share)]
+            [vec![count(p.tokens), ms, range, number(p.tokens_per_s)], work_cells(p.work)].concat()
         },
     )
 }
@@ -228,9 +286,8 @@ fn batch(found: &Bench) -> Result<Table> {
         range,
         Column::number("tokens_per_s", "Throughput").unit("tokens/s"),
         Column::number("bandwidth_share", "Of\nbandwidth"),
-        Column::number("f32_share", "Of f32\npeak"),
-        Column::number("int16_share", "Of int16\nrate"),
     ];
+    let columns = [columns, work_columns(found)].concat();
     let title = format!("Decoding together, each after {} tokens", found.setting.batch_context);
     rows(
         found,
@@ -239,8 +296,8 @@ fn batch(found: &Bench) -> Result<Table> {
         |m| &m.batch,
         |b| {
             let [ms, range] = time_cells(b.ms);
-            let shares = [b.bandwidth_share, b.f32_share, b.int16_share].map(share);
-            [vec![count(b.batch), ms, range, number(b.tokens_per_s)], shares.into()].concat()
+            let first = vec![count(b.batch), ms, range, number(b.tokens_per_s), share(b.bandwidth_share)];
+            [first, work_cells(b.work)].concat()
         },
     )
 }
@@ -258,7 +315,17 @@ fn notes(found: &Bench) -> Vec<String> {
         found.setting.repeats,
         found.setting.kv
     );
-    std::iter::once(machine).chain(found.definitions.iter().cloned()).collect()
+    let gpu = found.gpu.as_ref().map(|gpu| {
+        format!(
+            "Models ran on {}, in this run: copies within its memory read and write {} GB/s; cuBLAS multiplies {} \
+             TFLOP/s in {}. Shares are of these.",
+            gpu.device,
+            giga(gpu.copied_bytes_per_s),
+            format::significant(gpu.flop_per_s / 1e12, 3),
+            gpu.dtype
+        )
+    });
+    std::iter::once(machine).chain(gpu).chain(found.definitions.iter().cloned()).collect()
 }
 
 /// A line for each model.
@@ -321,7 +388,7 @@ fn page(found: &Bench) -> Result<Page> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::{Batch, Cache, DEFINITIONS, Decode, Knee, Machine, Memory, Prefill, VERSION};
+    use crate::bench::{Batch, Cache, DEFINITIONS, Decode, Knee, Machine, Memory, Prefill, Product, VERSION};
     use crate::schedule::StepCosts;
 
     fn time(ms: f64) -> Time {
@@ -334,10 +401,10 @@ mod tests {
             ms: time(ms),
             tokens_per_s: 1e3 * batch as f64 / ms,
             bandwidth_share: 0.81,
-            f32_share: 0.012,
-            int16_share: 0.007,
+            work: Work::Cpu { f32_share: 0.012, int16_share: 0.007 },
         };
-        let prefill = Prefill { tokens: 512, ms: time(820.0), tokens_per_s: 624.4, f32_share: 0.91, int16_share: 0.46 };
+        let work = Work::Cpu { f32_share: 0.91, int16_share: 0.46 };
+        let prefill = Prefill { tokens: 512, ms: time(820.0), tokens_per_s: 624.4, work };
         let decode =
             Decode { context: 128, ms: time(9.5), bandwidth_share: 0.79, without_cache_ms: time(230.0), equal };
         Measured {
@@ -370,6 +437,7 @@ mod tests {
                 kv: runtime::KvType::F16,
             },
             machine: Machine { threads: 2, read_bytes_per_s: 2.2e10, f32_flop_per_s: 1.65e11, int16_op_per_s: 3.3e11 },
+            gpu: None,
             models,
             definitions: DEFINITIONS.map(str::to_string).into(),
         }
@@ -382,6 +450,33 @@ mod tests {
         let tables = found.tables(false).expect("fits");
         insta::assert_snapshot!(tables.iter().map(|t| form.render(t)).collect::<Vec<_>>().join("\n"));
         assert!(found.problems().is_empty());
+    }
+
+    #[test]
+    fn what_a_terminal_shows_of_a_gpu() {
+        let form = report::table::Terminal { width: 120, ..Default::default() };
+        let mut found = found(vec![model("art/a.gguf", true, 23_040)]);
+        let product = |what: &str, tokens, seconds, bandwidth_share, matrix_share| Product {
+            what: what.into(),
+            tokens,
+            seconds,
+            bytes: 134_217_728,
+            bandwidth_share,
+            matrix_share,
+        };
+        found.gpu = Some(Gpu {
+            device: "cuda:0, some GPU".into(),
+            dtype: "f16".into(),
+            copied_bytes_per_s: 4.2e12,
+            flop_per_s: 6.5e14,
+            shape: (16_384, 8192),
+            products: vec![product("int8-row", 1, 4.1e-5, 0.78, 0.01), product("f16", 512, 3.1e-4, 0.2, 0.68)],
+        });
+        let work = Work::Gpu { matrix_share: 0.61 };
+        found.models[0].prefill[0].work = work;
+        found.models[0].batch.iter_mut().for_each(|b| b.work = work);
+        let tables = found.tables(false).expect("fits");
+        insta::assert_snapshot!(tables.iter().map(|t| form.render(t)).collect::<Vec<_>>().join("\n"));
     }
 
     #[test]

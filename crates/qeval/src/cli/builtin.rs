@@ -5,6 +5,7 @@ use crate::compare::Battery;
 use crate::{Corpus, Error, battery};
 use anyhow::{Context, Result, bail};
 use std::path::Path;
+use store::SideFile;
 
 /// Prose to score.
 const PROSE: &str = include_str!("../../../../corpora/prose.txt");
@@ -54,6 +55,15 @@ pub fn read(path: &Path) -> Result<String> {
             e.as_bytes()[e.utf8_error().valid_up_to()],
             e.utf8_error().valid_up_to()
         ),
+    }
+}
+
+/// The small model's tokenizer, to tokenize with where there is no other.
+pub fn tokenizer() -> Result<SideFile> {
+    let name = "tokenizer.json";
+    match FIXTURE.iter().find(|(file, _)| *file == name) {
+        Some((_, bytes)) => Ok(SideFile { name: name.into(), data: bytes.to_vec().into() }),
+        None => bail!("this build has no model of its own, whose tokenizer is wanted here"),
     }
 }
 

@@ -11,6 +11,7 @@ mod output;
 mod page;
 mod run;
 mod schedule;
+mod selftest;
 mod speculate;
 mod sweep;
 mod table;
@@ -50,6 +51,7 @@ pub fn main() -> ExitCode {
         Command::Speculate(args) => speculate::run(args, &progress),
         Command::Schedule(args) => schedule::run(args, &progress),
         Command::Logits(args) => logits::logits(args),
+        Command::Selftest(args) => selftest::run(args, &progress),
     };
     progress.finish();
     match outcome {
@@ -66,11 +68,6 @@ fn print(outcome: &Outcome) -> ExitCode {
         say(problem);
     }
     if outcome.problems.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
-}
-
-/// Where to compute.
-fn device(name: &str) -> anyhow::Result<candle_core::Device> {
-    Ok(runtime::device(name).map_err(|e| Usage(e.to_string()))?)
 }
 
 fn fail(e: &anyhow::Error) -> ExitCode {

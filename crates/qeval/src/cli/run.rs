@@ -4,7 +4,7 @@ use super::args::{CompareArgs, KvArg, MeasureArgs, PerplexityArgs, TextArgs};
 use super::open::{self, Opened};
 use super::{Outcome, Usage, builtin, output, table};
 use crate::compare::{self, Entrant, Request, Subject};
-use crate::load::Loaded;
+use crate::load::{Compute, Loaded};
 use crate::{Corpus, choices};
 use anyhow::{Result, bail};
 use std::path::Path;
@@ -24,13 +24,14 @@ pub fn compare(args: &CompareArgs, progress: &dyn Progress) -> Result<Outcome> {
         bail!(reasons);
     }
     let mut comparison = compare::compare(&reference.subject(None)?, &entrants, &request, progress)?;
-    comparison.notes.splice(..0, notes(&args.text));
+    comparison.notes.splice(..0, notes(&args.text, &compute));
     output::present(&comparison, &args.output)
 }
 
 /// What a reader must know of how it was computed.
-pub fn notes(args: &TextArgs) -> Vec<String> {
-    args.engine.engine_math.note().into_iter().chain(args.kv.map(KvArg::note)).collect()
+pub fn notes(args: &TextArgs, compute: &Compute) -> Vec<String> {
+    let (math, cache) = (args.engine.engine_math.note(), args.kv.map(KvArg::note));
+    compute.note().into_iter().chain(math).chain(cache).collect()
 }
 
 /// The files that texts and questions come from.
@@ -79,10 +80,11 @@ pub fn perplexity(args: &PerplexityArgs, progress: &dyn Progress) -> Result<Outc
     let protocol = args.text.protocol();
     protocol.check()?;
     let corpora = corpora(&args.text)?;
-    let loaded = Loaded::open(&args.model, &args.text.compute()?, None)?;
+    let compute = args.text.compute()?;
+    let loaded = Loaded::open(&args.model, &compute, None)?;
     let subject: Subject<'_> = loaded.subject(None)?;
     let mut scored = compare::perplexity(&subject, &corpora, &protocol, args.seed, progress)?;
-    scored.notes.splice(..0, notes(&args.text));
+    scored.notes.splice(..0, notes(&args.text, &compute));
     let text = if args.json { scored.to_json()? } else { table::perplexity(&scored) };
     Ok(Outcome { text, problems: Vec::new() })
 }

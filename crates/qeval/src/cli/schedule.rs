@@ -10,10 +10,10 @@ use crate::schedule::{
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use report::chart::{Axis, Lane, Span, Timeline};
-use report::format;
 use report::page::{Fact, Page, Section};
 use report::spark::Glyphs;
 use report::table::{Cell, Column, Table, Terminal};
+use report::{ComputeArgs, format};
 use std::path::{Path, PathBuf};
 use store::Progress;
 use store::output::write_file;
@@ -67,6 +67,9 @@ pub struct ScheduleArgs {
     /// How that stores keys and values.
     #[arg(long, value_enum, default_value_t = KvArg::F16, value_name = "TYPE", requires = "through")]
     pub kv: KvArg,
+    /// Where that computes.
+    #[command(flatten)]
+    pub compute: ComputeArgs,
     /// Write a new trace of the built-in one's shape and do nothing else.
     #[arg(long, value_name = "FILE", conflicts_with = "trace")]
     pub make_trace: Option<PathBuf>,
@@ -100,7 +103,8 @@ pub fn run(args: &ScheduleArgs, progress: &dyn Progress) -> Result<Outcome> {
     let setting = Setting { slots: args.slots, chunk: args.chunk, cost: cost(args)? };
     let mut found = schedule::schedule(&name, &trace, &setting)?;
     if let Some(path) = &args.through {
-        let compute = Compute { device: runtime::cpu(), math: runtime::Math::Exact, kv: Some(args.kv.ty()) };
+        let ComputeArgs { place, dtype } = &args.compute;
+        let compute = Compute::on(&place.device, dtype, runtime::Math::Exact, Some(args.kv.ty()))?;
         let model = Loaded::open(path, &compute, None)?.model;
         found.through = Some(schedule::through(&path.display().to_string(), &model, &trace, &setting, progress)?);
     }

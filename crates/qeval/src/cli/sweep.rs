@@ -4,9 +4,10 @@ use super::args::SweepArgs;
 use super::open::Opened;
 use super::{Outcome, Usage, builtin, output, run};
 use crate::compare::{self, Entrant};
-use crate::load::{Compute, Loaded};
+use crate::load::Loaded;
 use anyhow::{Context, Result, bail};
 use qconvert::{Job, Layout, Settings, Source, Target};
+use runtime::Options;
 use schemes::Scheme;
 use std::path::{Component, Path, PathBuf};
 use store::Progress;
@@ -29,20 +30,16 @@ pub fn sweep(args: &SweepArgs, progress: &dyn Progress) -> Result<Outcome> {
     }
     let request = run::request(&args.text, &args.measure)?;
     let compute = args.text.compute()?;
-    let work = TempDir::with_prefix("qeval-sweep-").context("cannot create a folder for the artifacts")?;
-    let _transient = store::output::Transient::new(work.path());
-    let model = match &args.model {
-        Some(path) => path.clone(),
-        None => {
-            let folder = work.path().join("reference");
-            std::fs::create_dir(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
-            builtin::write_fixture(&folder)?;
-            folder
-        }
+    let work = Work::new(args.model.as_deref())?;
+    let reference = Loaded::open(&work.model, &compute.of_reference(), None)?;
+    let target = args.keep.as_deref().unwrap_or(work.folder());
+    let text = match &args.calibration_text {
+        Some(path) => builtin::read(path)?,
+        None => builtin::CALIBRATION.into(),
     };
-    let reference = Loaded::open(&model, &compute.of_reference(), None)?;
-    let target = args.keep.as_deref().unwrap_or(work.path());
-    let artifacts = convert(args, &reference, &schemes, target, &compute, progress)?;
+    let calibration = Calibration { text, tokens: args.calibration_tokens };
+    let paths = convert(&reference, &schemes, target, &calibration, progress)?;
+    let artifacts: Vec<Opened> = paths.iter().map(|path| Opened::open(path, &compute, &reference)).collect();
 
     let mut known = reference.subject(None)?;
     if args.model.is_none() {
@@ -56,11 +53,55 @@ pub fn sweep(args: &SweepArgs, progress: &dyn Progress) -> Result<Outcome> {
         }
     }
     let mut comparison = compare::compare(&known, &entrants, &request, progress)?;
-    comparison.notes.splice(..0, run::notes(&args.text));
+    comparison.notes.splice(..0, run::notes(&args.text, &compute));
     output::present(&comparison, &args.output)
 }
 
-fn schemes(names: &[String]) -> Result<Vec<Scheme>> {
+/// A folder for artifacts, which are removed with it, and the model that they are made from.
+pub struct Work {
+    _transient: store::output::Transient,
+    folder: TempDir,
+    /// The model: the one that is named, else the one that is built in.
+    pub model: PathBuf,
+}
+
+impl Work {
+    /// # Errors
+    /// When a folder can't be made, or this build has no model of its own.
+    pub fn new(model: Option<&Path>) -> Result<Self> {
+        let folder = TempDir::with_prefix("qeval-sweep-").context("cannot create a folder for the artifacts")?;
+        let transient = store::output::Transient::new(folder.path());
+        let model = match model {
+            Some(path) => path.into(),
+            None => {
+                let folder = folder.path().join("reference");
+                std::fs::create_dir(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
+                builtin::write_fixture(&folder)?;
+                folder
+            }
+        };
+        Ok(Work { _transient: transient, folder, model })
+    }
+
+    /// Where it is.
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+}
+
+/// What schemes are calibrated on that need it.
+pub struct Calibration {
+    /// The text.
+    pub text: String,
+    /// How many tokens of it.
+    pub tokens: usize,
+}
+
+/// The schemes of some names.
+///
+/// # Errors
+/// [`Usage`] for a name that is none, and for no names.
+pub fn schemes(names: &[String]) -> Result<Vec<Scheme>> {
     let mut out: Vec<Scheme> = Vec::new();
     for name in names {
         let more = match name.as_str() {
@@ -105,24 +146,21 @@ fn real(path: &Path) -> PathBuf {
 }
 
 /// Converts the reference: to the packed layout, which holds every scheme at its true bits per weight, and to GGUF
-/// where the scheme is one of ggml's types. One pass for each of the two.
-fn convert(
-    args: &SweepArgs,
+/// where the scheme is one of ggml's types. One pass for each of the two. Gives the artifacts' paths.
+pub fn convert(
     reference: &Loaded,
     schemes: &[Scheme],
     target: &Path,
-    compute: &Compute,
+    calibration: &Calibration,
     progress: &dyn Progress,
-) -> Result<Vec<Opened>> {
+) -> Result<Vec<PathBuf>> {
     let source = Source::new(&reference.files)?;
     let mut packed = Settings::new(Target::Safetensors);
     packed.layout = Some(Layout::Packed);
     if schemes.iter().any(|s| s.needs_calibration()) {
-        let text = match &args.calibration_text {
-            Some(path) => builtin::read(path)?,
-            None => builtin::CALIBRATION.into(),
-        };
-        let calibration = qconvert::calibrate(&reference.files, &text, args.calibration_tokens, progress);
+        // On the CPU whatever scores: the artifacts are then the same on every machine.
+        let place = (&runtime::cpu(), &Options::default());
+        let calibration = qconvert::calibrate(&reference.files, &calibration.text, calibration.tokens, place, progress);
         packed.calibration = Some(calibration.context("calibrating")?);
     }
     std::fs::create_dir_all(target).with_context(|| format!("cannot create {}", target.display()))?;
@@ -141,7 +179,7 @@ fn convert(
             qconvert::convert(&source, &jobs, progress)?;
         }
     }
-    Ok(paths.iter().map(|path| Opened::open(path, compute, reference)).collect())
+    Ok(paths)
 }
 
 #[cfg(test)]

@@ -7,10 +7,12 @@ use super::{activations_page, texts};
 use crate::activations::{self, Activations, Int8, Large, Request, Seen};
 use crate::place;
 use anyhow::Result;
+use qeval::load::Compute;
 use report::format;
 use report::page::Page;
 use report::spark::{self, Glyphs, sparkline};
 use report::table::{Cell, Column, Table, Terminal, Tone};
+use runtime::Math;
 use serde_json::{Value, json};
 use store::Progress;
 
@@ -22,8 +24,13 @@ pub fn run(args: &ActivationsArgs, progress: &dyn Progress) -> Result<String> {
         let others = args.output.json.iter().flatten().chain(&args.output.html).map(|p| p.as_path());
         output::check_files(&others.chain([save.as_path()]).collect::<Vec<_>>(), &inputs)?;
     }
-    let request =
-        Request { text: texts::text(&args.text)?, cut: args.text.cut(), top: args.top, without: args.without };
+    let request = Request {
+        text: texts::text(&args.text)?,
+        cut: args.text.cut(),
+        top: args.top,
+        without: args.without,
+        compute: Compute::on(&args.compute.place.device, &args.compute.dtype, Math::Exact, None)?,
+    };
     request.cut.check()?;
     let mut found = activations::look(&args.model, &request, progress)?;
     if let Some(save) = &args.save {

@@ -4,6 +4,7 @@ use crate::layers::By;
 use crate::text::Cut;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use qeval::Bos;
+use report::ComputeArgs;
 use std::path::PathBuf;
 
 /// See why a model is hard to quantize.
@@ -106,6 +107,9 @@ pub struct ActivationsArgs {
     /// Write the maxima of each linear layer's input, for qconvert --calibration.
     #[arg(long, value_name = "FILE")]
     pub save: Option<PathBuf>,
+    /// Where the model runs.
+    #[command(flatten)]
+    pub compute: ComputeArgs,
     /// Output.
     #[command(flatten)]
     pub output: OutputArgs,

@@ -10,9 +10,12 @@ pub mod rounding;
 mod rows;
 pub mod weights;
 
+use crate::ComputeType;
 use crate::ops::{self, values, values_mut};
 use crate::simd::Isa;
-use candle_core::{CpuStorage, InplaceOp2, Layout, Result, bail};
+#[cfg(feature = "cuda")]
+use candle_core::CudaStorage;
+use candle_core::{CpuStorage, Device, InplaceOp2, Layout, Result, bail};
 use panel::{Prepared, Recipe};
 use product::Job;
 use rounding::{Math, Rounding};
@@ -27,13 +30,22 @@ pub struct PackedLinear {
     pub name: String,
     linear: Arc<Linear>,
     rounding: Option<Rounding>,
+    /// This layer on a GPU, with those that take its input.
+    #[cfg(feature = "cuda")]
+    pub(crate) resident: Option<Arc<crate::cuda::Group>>,
 }
 
 impl PackedLinear {
     /// Of a stored layer, with an engine's rounding of its input.
     pub fn new(name: impl Into<String>, linear: Arc<Linear>, math: Math) -> Self {
         let rounding = math.rounding(&linear);
-        PackedLinear { name: name.into(), linear, rounding }
+        PackedLinear {
+            name: name.into(),
+            linear,
+            rounding,
+            #[cfg(feature = "cuda")]
+            resident: None,
+        }
     }
 
     /// The layer as stored.
@@ -57,6 +69,28 @@ impl PackedLinear {
     }
 }
 
+/// What layers take on a device.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Placed {
+    /// Bytes of weights and biases.
+    pub bytes: usize,
+    /// Layers that are held decoded, since the device reads no such form.
+    pub decoded: usize,
+}
+
+/// Puts layers that take the same input on a device; on the CPU they stay views into their files.
+///
+/// # Errors
+/// When the device's memory is full.
+#[cfg_attr(not(feature = "cuda"), allow(unused_variables))]
+pub fn place(layers: &mut [PackedLinear], device: &Device, compute: ComputeType) -> Result<Placed> {
+    #[cfg(feature = "cuda")]
+    if !device.is_cpu() {
+        return crate::cuda::place(layers, device, compute);
+    }
+    Ok(Placed { bytes: layers.iter().map(PackedLinear::bytes).sum(), decoded: 0 })
+}
+
 /// The operation: `out [tokens, sum of rows] = x W^T + b`, the outputs of the layers side by
 /// side, all from the same input.
 ///
@@ -77,6 +111,23 @@ impl Project<'_> {
     /// On slices.
     pub fn run(&self, x: &[f32], out: &mut [f32]) {
         self.run_on(Isa::best(), x, out);
+    }
+
+    /// How many tokens there are, where everything fits.
+    fn check(&self, out: &Layout, x: &Layout) -> Result<usize> {
+        let rows: usize = self.layers.iter().map(PackedLinear::rows).sum();
+        let cols = ops::last_dim(x)?;
+        if let Some(l) = self.layers.iter().find(|l| l.cols() != cols) {
+            bail!("{} takes {} features, not {cols}", l.name, l.cols());
+        }
+        let (tokens, room) = (x.shape().elem_count() / cols, out.shape().elem_count());
+        if tokens != self.sequences.iter().sum::<usize>() {
+            bail!("{tokens} tokens are not those of sequences of {:?}", self.sequences);
+        }
+        if tokens * rows != room {
+            bail!("{tokens} tokens of {rows} outputs don't fit into {room}");
+        }
+        Ok(tokens)
     }
 
     fn run_on(&self, isa: Isa, x: &[f32], out: &mut [f32]) {
@@ -112,20 +163,14 @@ impl InplaceOp2 for Project<'_> {
     }
 
     fn cpu_fwd(&self, out: &mut CpuStorage, lo: &Layout, x: &CpuStorage, lx: &Layout) -> Result<()> {
-        let (x, out) = (values(x, lx)?, values_mut(out, lo)?);
-        let rows: usize = self.layers.iter().map(PackedLinear::rows).sum();
-        let cols = ops::last_dim(lx)?;
-        if let Some(l) = self.layers.iter().find(|l| l.cols() != cols) {
-            bail!("{} takes {} features, not {cols}", l.name, l.cols());
-        }
-        if x.len() / cols != self.sequences.iter().sum::<usize>() {
-            bail!("{} tokens are not those of sequences of {:?}", x.len() / cols, self.sequences);
-        }
-        if x.len() / cols * rows != out.len() {
-            bail!("{} tokens of {rows} outputs don't fit into {}", x.len() / cols, out.len());
-        }
-        self.run(x, out);
+        self.check(lo, lx)?;
+        self.run(values(x, lx)?, values_mut(out, lo)?);
         Ok(())
+    }
+
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(&self, out: &mut CudaStorage, lo: &Layout, x: &CudaStorage, lx: &Layout) -> Result<()> {
+        crate::cuda::project(self, self.check(lo, lx)?, (out, lo), (x, lx))
     }
 }
 

@@ -2,7 +2,9 @@
 
 use super::{last_dim, values, values_mut};
 use crate::simd::{self, Kernel, Simd};
-use candle_core::{CpuStorage, InplaceOp2, Layout, Result, bail};
+#[cfg(feature = "cuda")]
+use candle_core::CudaStorage;
+use candle_core::{CpuStorage, Device, InplaceOp2, Layout, Result, Tensor, bail};
 use rayon::prelude::*;
 
 /// `out = x / sqrt(mean(x^2) + eps) * weight` over the last dimension.
@@ -12,9 +14,27 @@ pub struct RmsNorm {
     pub weight: Vec<f32>,
     /// Epsilon.
     pub eps: f64,
+    /// The factors on a GPU.
+    #[cfg_attr(not(feature = "cuda"), allow(dead_code))]
+    pub(crate) resident: Option<Tensor>,
 }
 
 impl RmsNorm {
+    /// For the CPU.
+    pub fn new(weight: Vec<f32>, eps: f64) -> Self {
+        RmsNorm { weight, eps, resident: None }
+    }
+
+    /// For a device.
+    ///
+    /// # Errors
+    /// When its memory is full.
+    pub fn on(self, device: &Device) -> Result<Self> {
+        let place = || Tensor::from_slice(&self.weight, self.weight.len(), device);
+        let resident = (!device.is_cpu()).then(place).transpose()?;
+        Ok(RmsNorm { resident, ..self })
+    }
+
     /// On slices.
     pub fn run(&self, x: &[f32], out: &mut [f32]) {
         let n = self.weight.len();
@@ -74,6 +94,11 @@ impl InplaceOp2 for RmsNorm {
         self.run(x, out);
         Ok(())
     }
+
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(&self, out: &mut CudaStorage, lo: &Layout, x: &CudaStorage, lx: &Layout) -> Result<()> {
+        crate::cuda::rms_norm(self, out, lo, x, lx)
+    }
 }
 
 #[cfg(test)]
@@ -84,7 +109,7 @@ mod tests {
     fn as_defined_in_f64() {
         for n in [1, 7, 16, 33, 576] {
             let x: Vec<f32> = (0..2 * n).map(|i| ((i * 37 % 101) as f32 - 50.0) * 0.3).collect();
-            let norm = RmsNorm { weight: (0..n).map(|i| 0.5 + i as f32 / n as f32).collect(), eps: 1e-5 };
+            let norm = RmsNorm::new((0..n).map(|i| 0.5 + i as f32 / n as f32).collect(), 1e-5);
             let mut out = vec![0f32; 2 * n];
             norm.run(&x, &mut out);
             for (x, out) in x.chunks(n).zip(out.chunks(n)) {

@@ -1,7 +1,9 @@
 //! Rotary positions, and the per-head norms of q and k before them.
 
 use super::{attention::Span, norm::RmsNorm, values_mut};
-use candle_core::{CpuStorage, InplaceOp1, Layout, Result, bail};
+#[cfg(feature = "cuda")]
+use candle_core::CudaStorage;
+use candle_core::{CpuStorage, Device, InplaceOp1, Layout, Result, Tensor, bail};
 use rayon::prelude::*;
 use std::f64::consts::PI;
 use store::{Config, RopeScaling};
@@ -20,6 +22,9 @@ pub struct Turns {
     cos: Vec<f32>,
     sin: Vec<f32>,
     half: usize,
+    /// Both on a GPU.
+    #[cfg_attr(not(feature = "cuda"), allow(dead_code))]
+    pub(crate) resident: Option<[Tensor; 2]>,
 }
 
 impl Rope {
@@ -66,7 +71,7 @@ impl Rope {
                 (*s, *c) = ((angle.sin() * self.amplitude) as f32, (angle.cos() * self.amplitude) as f32);
             }
         });
-        Turns { cos, sin, half }
+        Turns { cos, sin, half, resident: None }
     }
 }
 
@@ -84,6 +89,17 @@ fn llama3(turns: f64, factor: f64, low: f64, high: f64) -> f64 {
 }
 
 impl Turns {
+    /// For a device.
+    ///
+    /// # Errors
+    /// When its memory is full.
+    pub fn on(self, device: &Device) -> Result<Self> {
+        let place = |values: &[f32]| Tensor::from_slice(values, values.len(), device);
+        let both = || Ok::<_, candle_core::Error>([place(&self.cos)?, place(&self.sin)?]);
+        let resident = (!device.is_cpu()).then(both).transpose()?;
+        Ok(Turns { resident, ..self })
+    }
+
     /// Turns one head of the `i`-th token: the first half against the second.
     fn head(&self, i: usize, head: &mut [f32]) {
         let at = i * self.half..(i + 1) * self.half;
@@ -124,20 +140,36 @@ impl TurnHeads<'_> {
     }
 }
 
+impl TurnHeads<'_> {
+    /// Tokens that are turned.
+    pub fn tokens(&self) -> usize {
+        self.turns.cos.len() / self.turns.half.max(1)
+    }
+
+    fn check(&self, qkv: &Layout) -> Result<()> {
+        let row = (self.heads + 2 * self.kv_heads) * self.head_dim;
+        if qkv.shape().elem_count() != self.tokens() * row || self.turns.half * 2 != self.head_dim {
+            bail!("rope of {} tokens and heads {} wide: {:?}", self.tokens(), self.head_dim, qkv.shape());
+        }
+        Ok(())
+    }
+}
+
 impl InplaceOp1 for TurnHeads<'_> {
     fn name(&self) -> &'static str {
         "rope"
     }
 
     fn cpu_fwd(&self, qkv: &mut CpuStorage, layout: &Layout) -> Result<()> {
-        let qkv = values_mut(qkv, layout)?;
-        let row = (self.heads + 2 * self.kv_heads) * self.head_dim;
-        let tokens = self.turns.cos.len() / self.turns.half.max(1);
-        if qkv.len() != tokens * row || self.turns.half * 2 != self.head_dim {
-            bail!("rope of {tokens} tokens and heads {} wide: {:?}", self.head_dim, layout.shape());
-        }
-        self.run(qkv);
+        self.check(layout)?;
+        self.run(values_mut(qkv, layout)?);
         Ok(())
+    }
+
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(&self, qkv: &mut CudaStorage, layout: &Layout) -> Result<()> {
+        self.check(layout)?;
+        crate::cuda::turn_heads(self, qkv, layout)
     }
 }
 

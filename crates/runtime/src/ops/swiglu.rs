@@ -2,6 +2,8 @@
 
 use super::{values, values_mut};
 use crate::simd::{self, Kernel, Simd};
+#[cfg(feature = "cuda")]
+use candle_core::CudaStorage;
 use candle_core::{CpuStorage, InplaceOp2, Layout, Result, bail};
 use rayon::prelude::*;
 
@@ -61,6 +63,11 @@ impl InplaceOp2 for SwiGlu {
         }
         self.run(x, out);
         Ok(())
+    }
+
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(&self, out: &mut CudaStorage, lo: &Layout, x: &CudaStorage, lx: &Layout) -> Result<()> {
+        crate::cuda::swiglu(*self, out, lo, x, lx)
     }
 }
 

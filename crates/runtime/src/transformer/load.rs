@@ -1,9 +1,10 @@
 //! Taking a model's weights.
 
 use super::Transformer;
-use crate::linear::PackedLinear;
+use crate::gpu;
+use crate::linear::{self, PackedLinear, Placed};
 use crate::ops::{norm::RmsNorm, rope};
-use crate::{Error, Math, Options, Result};
+use crate::{Error, Options, Result};
 use candle_core::Device;
 use std::sync::Arc;
 use store::{Config, Family};
@@ -27,12 +28,13 @@ pub(super) struct Block {
 struct Loader<'a> {
     model: &'a store::Model,
     config: &'a Config,
-    math: Math,
-    bytes: usize,
+    device: &'a Device,
+    options: &'a Options,
+    placed: Placed,
 }
 
 impl Loader<'_> {
-    fn linear(&mut self, module: &str, rows: usize, cols: usize) -> Result<PackedLinear> {
+    fn linear(&self, module: &str, rows: usize, cols: usize) -> Result<PackedLinear> {
         let linear = self.model.linear(module)?;
         let found = [linear.matrix.rows(), linear.matrix.cols()];
         if found != [rows, cols] {
@@ -42,9 +44,28 @@ impl Loader<'_> {
             let name = format!("{module}.bias");
             return Err(Error::Shape { name, found: vec![bias.len()], expected: vec![rows] });
         }
-        let layer = PackedLinear::new(module, Arc::new(linear), self.math);
-        self.bytes += layer.bytes();
+        Ok(PackedLinear::new(module, Arc::new(linear), self.options.math))
+    }
+
+    /// Layers that take the same `cols` features, on the device.
+    fn together(&mut self, modules: &[(&str, usize)], cols: usize) -> Result<Vec<PackedLinear>> {
+        let mut layers =
+            modules.iter().map(|(module, rows)| self.linear(module, *rows, cols)).collect::<Result<Vec<_>>>()?;
+        self.place(&mut layers)?;
+        Ok(layers)
+    }
+
+    fn alone(&mut self, module: &str, rows: usize, cols: usize) -> Result<PackedLinear> {
+        let mut layer = self.linear(module, rows, cols)?;
+        self.place(std::slice::from_mut(&mut layer))?;
         Ok(layer)
+    }
+
+    fn place(&mut self, layers: &mut [PackedLinear]) -> Result<()> {
+        let placed = linear::place(layers, self.device, self.options.compute)?;
+        self.placed.bytes += placed.bytes;
+        self.placed.decoded += placed.decoded;
+        Ok(())
     }
 
     fn norm(&mut self, module: &str, len: usize) -> Result<RmsNorm> {
@@ -53,8 +74,8 @@ impl Loader<'_> {
         if weight.len() != len {
             return Err(Error::Shape { name, found: vec![weight.len()], expected: vec![len] });
         }
-        self.bytes += 4 * len;
-        Ok(RmsNorm { weight, eps: self.config.rms_norm_eps })
+        self.placed.bytes += 4 * len;
+        Ok(RmsNorm::new(weight, self.config.rms_norm_eps).on(self.device)?)
     }
 
     fn block(&mut self, layer: usize) -> Result<Block> {
@@ -71,28 +92,30 @@ impl Loader<'_> {
         };
         Ok(Block {
             input_norm: self.norm(&format!("{at}.input_layernorm"), h)?,
-            qkv: vec![
-                self.linear(&format!("{at}.self_attn.q_proj"), q, h)?,
-                self.linear(&format!("{at}.self_attn.k_proj"), kv, h)?,
-                self.linear(&format!("{at}.self_attn.v_proj"), kv, h)?,
-            ],
+            qkv: self.together(
+                &[
+                    (&format!("{at}.self_attn.q_proj"), q),
+                    (&format!("{at}.self_attn.k_proj"), kv),
+                    (&format!("{at}.self_attn.v_proj"), kv),
+                ],
+                h,
+            )?,
             head_norms,
-            o: self.linear(&format!("{at}.self_attn.o_proj"), h, q)?,
+            o: self.alone(&format!("{at}.self_attn.o_proj"), h, q)?,
             post_norm: self.norm(&format!("{at}.post_attention_layernorm"), h)?,
-            gate_up: vec![
-                self.linear(&format!("{at}.mlp.gate_proj"), inner, h)?,
-                self.linear(&format!("{at}.mlp.up_proj"), inner, h)?,
-            ],
-            down: self.linear(&format!("{at}.mlp.down_proj"), h, inner)?,
+            gate_up: self
+                .together(&[(&format!("{at}.mlp.gate_proj"), inner), (&format!("{at}.mlp.up_proj"), inner)], h)?,
+            down: self.alone(&format!("{at}.mlp.down_proj"), h, inner)?,
         })
     }
 }
 
 impl Transformer {
-    /// Takes a model's weights; they stay views into its files.
+    /// Takes a model's weights; they stay views into its files, or packed as they are go to a GPU.
     ///
     /// # Errors
-    /// What [`store::Model`] says of its tensors, or [`Error::Missing`], [`Error::Shape`].
+    /// What [`store::Model`] says of its tensors, or [`Error::Missing`], [`Error::Shape`]; on a GPU
+    /// [`Error::CpuOnly`], or that its memory is full.
     pub fn load(model: &store::Model, device: &Device) -> Result<Self> {
         Self::load_with(model, device, &Options::default())
     }
@@ -103,17 +126,28 @@ impl Transformer {
     /// As [`Transformer::load`].
     pub fn load_with(model: &store::Model, device: &Device, options: &Options) -> Result<Self> {
         let config = model.config()?;
-        let mut loader = Loader { model, config: &config, math: options.math, bytes: 0 };
+        if !device.is_cpu() {
+            crate::device::supported(options)?;
+            if !gpu::attention::fits(config.head_dim) {
+                return Err(Error::CpuOnly(format!("attention with heads {} wide", config.head_dim)));
+            }
+        }
+        let mut loader = Loader { model, config: &config, device, options, placed: Placed::default() };
         let (vocab, hidden) = (config.vocab_size, config.hidden_size);
+        // Rows of it are decoded on the CPU, whatever the device.
         let embedding = loader.linear("model.embed_tokens", vocab, hidden)?;
         let blocks = (0..config.layers).map(|i| loader.block(i)).collect::<Result<Vec<_>>>()?;
         let norm = loader.norm("model.norm", hidden)?;
         let head = if config.tie_word_embeddings {
-            PackedLinear::new("lm_head", Arc::clone(embedding.linear()), options.math)
+            let mut head = PackedLinear::new("lm_head", Arc::clone(embedding.linear()), options.math);
+            loader.place(std::slice::from_mut(&mut head))?;
+            head
         } else {
-            loader.linear("lm_head", vocab, hidden)?
+            // On a GPU it is not among what is held there.
+            loader.placed.bytes += if device.is_cpu() { embedding.bytes() } else { 0 };
+            loader.alone("lm_head", vocab, hidden)?
         };
-        let (bytes, rope) = (loader.bytes, rope::Rope::new(&config));
-        Ok(Transformer { config, device: device.clone(), embedding, blocks, norm, head, rope, bytes })
+        let (placed, rope) = (loader.placed, rope::Rope::new(&config));
+        Ok(Transformer { config, device: device.clone(), embedding, blocks, norm, head, rope, placed })
     }
 }

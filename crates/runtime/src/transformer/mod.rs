@@ -4,7 +4,7 @@ mod load;
 mod pass;
 
 use crate::cache::{KvCache, KvType, Pool, Sequence};
-use crate::linear::{PackedLinear, Project};
+use crate::linear::{PackedLinear, Placed, Project};
 use crate::ops::{attention::Span, norm::RmsNorm, rope};
 use crate::{Error, Result};
 use candle_core::{DType, Device, Storage, Tensor};
@@ -31,7 +31,7 @@ pub struct Transformer {
     norm: RmsNorm,
     head: PackedLinear,
     rope: rope::Rope,
-    bytes: usize,
+    placed: Placed,
 }
 
 /// What one step adds to a sequence.
@@ -55,9 +55,15 @@ impl Transformer {
     }
 
     /// Bytes of the weights as they are held: packed matrices, biases and norms; an embedding
-    /// that is also the output projection counts once.
+    /// that is also the output projection counts once. On a GPU these are the bytes there, without
+    /// an embedding of its own, which stays in its file.
     pub fn resident_weight_bytes(&self) -> usize {
-        self.bytes
+        self.placed.bytes
+    }
+
+    /// Matrices that a GPU holds decoded, since no kernel reads their form.
+    pub fn decoded_matrices(&self) -> usize {
+        self.placed.decoded
     }
 
     /// An empty f16 cache for `batch` sequences of up to `capacity` tokens.

@@ -25,7 +25,9 @@ struct Workspace {
 struct Pass<'a> {
     pool: Option<&'a Pool>,
     turns: rope::Turns,
-    batch: attention::Batch<'a>,
+    shape: attention::Shape,
+    spans: &'a [attention::Span],
+    tables: Option<attention::Tables>,
     /// New tokens of each sequence.
     sequences: Vec<usize>,
     work: Workspace,
@@ -96,12 +98,13 @@ impl Transformer {
             inner: room(c.intermediate_size)?,
             keys,
         };
-        let batch = attention::Batch { shape, spans };
-        Ok(Pass { pool, turns: self.rope.turns(spans), batch, sequences, work })
+        let tables = attention::Batch::new(shape, spans).tables_on(&self.device)?;
+        let turns = self.rope.turns(spans).on(&self.device)?;
+        Ok(Pass { pool, turns, shape, spans, tables, sequences, work })
     }
 
     fn attention(&self, pass: &Pass<'_>, layer: usize, block: &Block, see: &mut See<'_>) -> Result<()> {
-        let (work, shape) = (&pass.work, pass.batch.shape);
+        let (work, shape, batch) = (&pass.work, pass.shape, pass.batch());
         work.normed.inplace_op2(&work.x, &block.input_norm)?;
         see(&block.qkv, &work.normed)?;
         work.qkv.inplace_op2(&work.normed, &pass.project(&block.qkv, false))?;
@@ -113,8 +116,8 @@ impl Transformer {
             norms: block.head_norms.as_ref(),
         })?;
         let Some(keys) = pass.pool.map(|p| &p.layers[layer]).or(work.keys.as_ref()) else { return Ok(()) };
-        keys.inplace_op2(&work.qkv, &attention::StoreKeys(pass.batch))?;
-        work.attended.inplace_op3(&work.qkv, keys, &attention::Attend(pass.batch))?;
+        keys.inplace_op2(&work.qkv, &attention::StoreKeys(batch))?;
+        work.attended.inplace_op3(&work.qkv, keys, &attention::Attend(batch))?;
         let o = std::slice::from_ref(&block.o);
         see(o, &work.attended)?;
         Ok(work.x.inplace_op2(&work.attended, &pass.project(o, true))?)
@@ -133,6 +136,10 @@ impl Transformer {
 }
 
 impl Pass<'_> {
+    fn batch(&self) -> attention::Batch<'_> {
+        attention::Batch { shape: self.shape, spans: self.spans, tables: self.tables.as_ref() }
+    }
+
     fn project<'p>(&'p self, layers: &'p [PackedLinear], accumulate: bool) -> Project<'p> {
         Project { layers, sequences: &self.sequences, accumulate }
     }

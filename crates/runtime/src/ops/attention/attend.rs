@@ -4,6 +4,8 @@ use super::{Batch, Element, Shape, Span};
 use crate::linear::product::aligned;
 use crate::ops::{values, values_mut};
 use crate::simd::{self, Kernel, Simd};
+#[cfg(feature = "cuda")]
+use candle_core::CudaStorage;
 use candle_core::{CpuStorage, InplaceOp3, Layout, Result, bail};
 use half::f16;
 use rayon::prelude::*;
@@ -22,7 +24,7 @@ pub struct Attend<'a>(pub Batch<'a>);
 impl Attend<'_> {
     /// On slices.
     pub(super) fn run<E: Element>(self, qkv: &[f32], store: &[E], out: &mut [f32]) {
-        let Batch { shape, spans } = self.0;
+        let Batch { shape, spans, .. } = self.0;
         let part = shape.group() * shape.head_dim;
         let width = shape.kv_heads * part;
         let most = (out.len() / width).div_ceil(2 * rayon::current_num_threads());
@@ -72,6 +74,19 @@ impl InplaceOp3 for Attend<'_> {
             CpuStorage::U8(_) => self.checked(qkv, values::<u8>(store, ls)?, out),
             _ => bail!("keys and values are stored in f32, f16 or 8-bit codes"),
         }
+    }
+
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(
+        &self,
+        out: &mut CudaStorage,
+        lo: &Layout,
+        qkv: &CudaStorage,
+        lq: &Layout,
+        store: &CudaStorage,
+        ls: &Layout,
+    ) -> Result<()> {
+        crate::cuda::attend(&self.0, (out, lo), (qkv, lq), (store, ls))
     }
 }
 

@@ -13,8 +13,9 @@ pub use attend::Attend;
 pub use element::Element;
 pub use store::{CopyBlock, StoreKeys};
 
+use crate::gpu::attention::Plan;
 use ::store::Config;
-use candle_core::{Result, bail};
+use candle_core::{Device, Result, Tensor, bail};
 use std::ops::Range;
 
 /// Shape of the attention of one layer.
@@ -53,6 +54,23 @@ pub struct Batch<'a> {
     pub shape: Shape,
     /// The sequences.
     pub spans: &'a [Span],
+    /// What a GPU reads of them.
+    #[cfg_attr(not(feature = "cuda"), allow(dead_code))]
+    pub tables: Option<&'a Tables>,
+}
+
+/// A batch's plan, and its lists on a GPU.
+#[derive(Debug)]
+#[cfg_attr(not(feature = "cuda"), allow(dead_code))]
+pub struct Tables {
+    /// The plan.
+    pub plan: Plan,
+    /// [`Plan::slots`].
+    pub slots: Tensor,
+    /// [`Plan::tiles`].
+    pub tiles: Tensor,
+    /// [`Plan::table`].
+    pub table: Tensor,
 }
 
 impl Shape {
@@ -65,7 +83,7 @@ impl Shape {
         self.heads / self.kv_heads
     }
 
-    fn row(&self) -> usize {
+    pub(crate) fn row(&self) -> usize {
         (self.heads + 2 * self.kv_heads) * self.head_dim
     }
 
@@ -81,8 +99,27 @@ impl Shape {
     }
 }
 
-impl Batch<'_> {
-    fn check<E: Element>(&self, qkv: usize, store: usize) -> Result<()> {
+impl<'a> Batch<'a> {
+    /// For the CPU.
+    pub fn new(shape: Shape, spans: &'a [Span]) -> Self {
+        Batch { shape, spans, tables: None }
+    }
+
+    /// Its lists on a device; none where that is the CPU.
+    ///
+    /// # Errors
+    /// When the device's memory is full.
+    pub fn tables_on(&self, device: &Device) -> Result<Option<Tables>> {
+        if device.is_cpu() {
+            return Ok(None);
+        }
+        let plan = Plan::new(self, crate::device::processors(device));
+        let place = |list: &[i32]| Tensor::from_slice(list, list.len(), device);
+        let (slots, tiles, table) = (place(&plan.slots)?, place(&plan.tiles)?, place(&plan.table)?);
+        Ok(Some(Tables { plan, slots, tiles, table }))
+    }
+
+    pub(crate) fn check<E: Element>(&self, qkv: usize, store: usize) -> Result<()> {
         let blocks = store / (self.shape.kv_heads * self.shape.plane::<E>()).max(1);
         let fits = |s: &Span| {
             s.past + s.rows.len() <= s.blocks.len() * self.shape.block

@@ -2,6 +2,8 @@
 
 use super::{Batch, Element, Shape};
 use crate::ops::values;
+#[cfg(feature = "cuda")]
+use candle_core::CudaStorage;
 use candle_core::{CpuStorage, InplaceOp1, InplaceOp2, Layout, Result, bail};
 use half::f16;
 use rayon::prelude::*;
@@ -97,6 +99,11 @@ impl InplaceOp2 for StoreKeys<'_> {
             _ => bail!("keys and values are stored in contiguous f32, f16 or 8-bit codes"),
         }
     }
+
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(&self, store: &mut CudaStorage, ls: &Layout, qkv: &CudaStorage, lq: &Layout) -> Result<()> {
+        crate::cuda::store_keys(&self.0, store, ls, qkv, lq)
+    }
 }
 
 impl StoreKeys<'_> {
@@ -122,11 +129,7 @@ impl InplaceOp1 for CopyBlock {
     }
 
     fn cpu_fwd(&self, store: &mut CpuStorage, layout: &Layout) -> Result<()> {
-        let (blocks, all) = (layout.dims().first().copied().unwrap_or(0), layout.shape().elem_count());
-        if self.from >= blocks || self.to >= blocks || layout.contiguous_offsets() != Some((0, all)) {
-            bail!("copy of block {} to {} of {:?}", self.from, self.to, layout.shape());
-        }
-        let block = all / blocks;
+        let block = self.block(layout)?;
         let (from, to) = (self.from * block..(self.from + 1) * block, self.to * block);
         match store {
             CpuStorage::F16(all) => all.copy_within(from, to),
@@ -134,5 +137,21 @@ impl InplaceOp1 for CopyBlock {
             _ => bail!("keys and values are stored in f16 or 8-bit codes"),
         }
         Ok(())
+    }
+
+    #[cfg(feature = "cuda")]
+    fn cuda_fwd(&self, store: &mut CudaStorage, layout: &Layout) -> Result<()> {
+        crate::cuda::copy_block(self, self.block(layout)?, store)
+    }
+}
+
+impl CopyBlock {
+    /// Elements of a block, where both are in the store.
+    fn block(&self, layout: &Layout) -> Result<usize> {
+        let (blocks, all) = (layout.dims().first().copied().unwrap_or(0), layout.shape().elem_count());
+        if self.from >= blocks || self.to >= blocks || layout.contiguous_offsets() != Some((0, all)) {
+            bail!("copy of block {} to {} of {:?}", self.from, self.to, layout.shape());
+        }
+        Ok(all / blocks)
     }
 }

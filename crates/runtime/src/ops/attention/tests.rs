@@ -39,7 +39,7 @@ fn reference(s: Shape, qkv: &[f32]) -> Vec<f64> {
 }
 
 fn attend<E: Element>(shape: Shape, spans: &[Span], qkv: &[f32], store: &mut [E]) -> Vec<f32> {
-    let batch = Batch { shape, spans };
+    let batch = Batch::new(shape, spans);
     batch.check::<E>(qkv.len(), store.len()).expect("fits");
     let mut out = vec![0f32; qkv.len() / shape.row() * shape.heads * shape.head_dim];
     StoreKeys(batch).run(qkv, store);
@@ -137,7 +137,7 @@ fn blocks_and_pieces_change_nothing() {
 fn what_does_not_fit_is_refused() {
     let s = shape(6, 2, 16, 8);
     let span = |past, blocks: &[u32]| Span { rows: 0..2, past, blocks: blocks.to_vec() };
-    let check = |span| Batch { shape: s, spans: &[span] }.check::<f16>(2 * s.row(), 3 * 2 * s.plane::<f16>());
+    let check = |span| Batch::new(s, &[span]).check::<f16>(2 * s.row(), 3 * 2 * s.plane::<f16>());
     assert!(check(span(14, &[0, 2])).is_ok());
     assert!(check(span(15, &[0, 2])).is_err(), "no room");
     assert!(check(span(0, &[3])).is_err(), "no such block");

@@ -1,0 +1,249 @@
+//! `qeval selftest`.
+
+use super::args::OutputArgs;
+use super::output::{self, Findings};
+use super::{Outcome, builtin, sweep};
+use crate::load::{Compute, Loaded};
+use crate::selftest::{Agreement, Group, SENSITIVE, SelfTest, VERSION, agreement, groups, tolerance};
+use crate::{Bos, Protocol, Style};
+use anyhow::Result;
+use clap::Args;
+use report::ComputeArgs;
+use report::format;
+use report::page::{Page, Section};
+use report::table::{Cell, Column, Table, Tone};
+use runtime::{Math, selftest};
+use schemes::Scheme;
+use std::path::{Path, PathBuf};
+use store::Progress;
+
+/// `qeval selftest`.
+#[derive(Debug, Args)]
+// Agreement is what is asked.
+#[command(mut_arg("dtype", |dtype| dtype.default_value("f32")))]
+pub struct SelfTestArgs {
+    /// The checkpoint whose schemes are compared on both devices; by default the model that is built in.
+    #[arg(value_name = "MODEL")]
+    pub model: Option<PathBuf>,
+    /// Schemes to compare, separated by commas; 'all' for every one.
+    #[arg(long, value_delimiter = ',', default_value = "all", value_name = "SCHEME")]
+    pub scheme: Vec<String>,
+    /// Tokens of text to score with each.
+    #[arg(long, default_value_t = 1024, value_name = "N")]
+    pub tokens: usize,
+    /// Seed of the numbers that kernels are given.
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    pub seed: u64,
+    /// The device that is tested. Of the CPU, the mirrors of the kernels are.
+    #[command(flatten)]
+    pub compute: ComputeArgs,
+    /// Output.
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+/// `qeval selftest`.
+pub fn run(args: &SelfTestArgs, progress: &dyn Progress) -> Result<Outcome> {
+    let inputs: Vec<&Path> = args.model.iter().map(PathBuf::as_path).collect();
+    output::check(&args.output, &inputs)?;
+    let schemes = sweep::schemes(&args.scheme)?;
+    let compute = Compute::on(&args.compute.place.device, &args.compute.dtype, Math::Exact, None)?;
+    let (device, dtype) = (&compute.device, compute.options.compute);
+    let found = SelfTest {
+        version: VERSION,
+        tool: crate::TOOL.into(),
+        device: runtime::device_name(device),
+        dtype: dtype.to_string(),
+        kernels: groups(&selftest::kernels(device, args.seed)?),
+        products: groups(&selftest::products::products(device, dtype, args.seed)?),
+        // The CPU agrees with itself: that would show nothing.
+        models: if device.is_cpu() { Vec::new() } else { models(args, &schemes, &compute, progress)? },
+    };
+    output::present(&found, &args.output)
+}
+
+/// The checkpoint and its artifacts on both devices.
+fn models(
+    args: &SelfTestArgs,
+    schemes: &[Scheme],
+    compute: &Compute,
+    progress: &dyn Progress,
+) -> Result<Vec<Agreement>> {
+    let work = sweep::Work::new(args.model.as_deref())?;
+    let cpu = Compute::on_cpu(None);
+    let reference = Loaded::open(&work.model, &cpu, None)?;
+    let calibration = sweep::Calibration { text: builtin::CALIBRATION.into(), tokens: 2048 };
+    let paths = sweep::convert(&reference, schemes, work.folder(), &calibration, progress)?;
+    let protocol = Protocol { style: Style::Plain, ctx: 512, stride: None, bos: Bos::Auto, tokens: Some(args.tokens) };
+    protocol.check()?;
+    let windows = reference.encoder.windows(&builtin::prose(), &protocol)?.windows.windows;
+    let dtype = compute.options.compute;
+    let mut best = None;
+    let mut all = Vec::with_capacity(1 + paths.len());
+    for path in std::iter::once(&work.model).chain(&paths) {
+        let open = |compute: &Compute| Loaded::open(path, compute, Some(&reference));
+        let found = agreement((&open(&cpu)?, &open(compute)?), &windows, dtype, best, progress)?;
+        best = best.or(Some(found.cpu));
+        all.push(found);
+    }
+    Ok(all)
+}
+
+impl Findings for SelfTest {
+    fn to_json(&self) -> Result<String> {
+        output::json(self)
+    }
+
+    fn tables(&self, _verbose: bool) -> Result<Vec<Table>> {
+        let kernels = if self.models.is_empty() { "Mirrors of the kernels" } else { "Kernels" };
+        let mut tables = vec![
+            of_groups(&format!("{kernels}, {}", self.device), &self.kernels)?,
+            of_groups(&format!("Products of layers, {}", self.device), &self.products)?,
+        ];
+        if !self.models.is_empty() {
+            tables.push(of_models(self)?);
+        }
+        if let Some(last) = tables.last_mut() {
+            last.note(
+                "Error: the largest difference to the definition in f64, as a share of what it may be. Bits: numbers \
+                 that are not, bit for bit, what the kernel's mirror on the CPU gives.",
+            );
+        }
+        Ok(tables)
+    }
+
+    fn page(&self) -> Result<Page> {
+        let mut page = Page {
+            title: "Self-test".into(),
+            lead: format!("{}, products of {}", self.device, self.dtype),
+            facts: Vec::new(),
+            sections: Vec::new(),
+            footnotes: Vec::new(),
+            colophon: format!("Made by {}.", self.tool),
+        };
+        for mut table in self.tables(true)? {
+            let title = std::mem::take(&mut table.title);
+            page.sections.push(Section::new(title).table(table));
+        }
+        Ok(page)
+    }
+
+    fn problems(&self) -> Vec<String> {
+        SelfTest::problems(self)
+    }
+}
+
+fn verdict(passed: bool) -> Cell {
+    let (word, tone) = if passed { ("passed", Tone::Good) } else { ("failed", Tone::Bad) };
+    Cell::value(word, passed).tone(tone)
+}
+
+fn of_groups(title: &str, groups: &[Group]) -> Result<Table> {
+    let columns = vec![
+        Column::text("name", "Name"),
+        Column::number("cases", "Cases"),
+        Column::number("numbers", "Numbers"),
+        Column::number("differing", "Bits\ndiffer"),
+        Column::number("error", "Error\nof allowed"),
+        Column::text("passed", ""),
+    ];
+    let mut table = Table::new(title, columns);
+    let count = |n: usize| Cell::value(format::count(n as u64), n);
+    for group in groups {
+        table.push(vec![
+            Cell::text(group.name.clone()),
+            count(group.cases),
+            count(group.numbers),
+            group.differing.map_or_else(Cell::absent, count),
+            group.error.map_or_else(Cell::absent, |e| Cell::value(format::percent(e, 1), e)),
+            verdict(group.failed.is_empty()),
+        ])?;
+    }
+    Ok(table)
+}
+
+fn of_models(found: &SelfTest) -> Result<Table> {
+    let columns = vec![
+        Column::text("scheme", "Scheme"),
+        Column::number("cpu", "Perplexity\nCPU"),
+        Column::number("device", "device"),
+        Column::number("difference", "Difference"),
+        Column::number("decode_f16", "Decode\nf16 cache"),
+        Column::number("decode_int8", "int8 cache"),
+        Column::number("decoded", "Decoded\nmatrices"),
+        Column::text("passed", ""),
+    ];
+    let mut table =
+        Table::new(format!("Models on the CPU and on {}, products of {}", found.device, found.dtype), columns);
+    for m in &found.models {
+        let number = |v: f64| Cell::value(format::significant(v, 6), v);
+        let share = |v: f64| Cell::value(format!("{v:.1e}"), v);
+        table.push(vec![
+            Cell::text(m.scheme.clone()),
+            number(m.cpu),
+            number(m.device),
+            share(m.device / m.cpu - 1.0),
+            share(m.decode_f16),
+            share(m.decode_int8),
+            Cell::value(m.decoded.to_string(), m.decoded),
+            if m.destroyed { Cell::value("destroyed", m.passed) } else { verdict(m.passed) },
+        ])?;
+    }
+    let compute = found.dtype.parse().map(tolerance).unwrap_or_default();
+    table.note(format!(
+        "Perplexities may differ by {}; logits of single tokens, as a share of the largest, by 0.5% through an f16 \
+         cache and by 2% through int8; all of it by {} where a scheme quantizes activations, since the last bit of a sum then decides \
+         where a value is rounded to. Destroyed: beyond ten times the reference's perplexity, and not held to that.",
+        format::percent(compute, 1),
+        format::percent(SENSITIVE, 0)
+    ));
+    Ok(table)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_terminal_shows() {
+        let group = |name: &str, error, differing, failed: &[&str]| Group {
+            name: name.into(),
+            cases: 12,
+            numbers: 3456,
+            differing,
+            error,
+            failed: failed.iter().map(|s| s.to_string()).collect(),
+        };
+        let model = |scheme: &str, device, destroyed, passed| Agreement {
+            scheme: scheme.into(),
+            cpu: 57.62,
+            device,
+            decode_f16: 3.1e-4,
+            decode_int8: 2.5e-3,
+            destroyed,
+            sensitive: false,
+            decoded: 0,
+            passed,
+        };
+        let found = SelfTest {
+            version: VERSION,
+            tool: "qeval 0.0.0".into(),
+            device: "cuda:0, some GPU".into(),
+            dtype: "f32".into(),
+            kernels: vec![
+                group("gemv_i8_1x4", Some(0.031), Some(0), &[]),
+                group("copy_block", None, Some(2), &["copy_block 3 x 5"]),
+            ],
+            products: vec![group("I8 Row", Some(0.4), None, &[])],
+            models: vec![
+                model("f16", 57.621, false, true),
+                model("int8-row", 58.0, false, false),
+                model("int4-absmax", 70.0, true, true),
+            ],
+        };
+        let form = report::table::Terminal { width: 120, ..Default::default() };
+        let tables = found.tables(false).expect("fits");
+        insta::assert_snapshot!(tables.iter().map(|t| form.render(t)).collect::<Vec<_>>().join("\n"));
+        assert_eq!(Findings::problems(&found).len(), 2);
+    }
+}

@@ -1,0 +1,110 @@
+//! What a GPU can do, and what products take on it.
+
+use super::launch::{Arg, Gemm, pointer, room};
+use super::weights;
+use crate::linear::{PackedLinear, Project};
+use crate::measure::{Ceilings, Timed};
+use crate::{ComputeType, Math};
+use candle_core::quantized::{GgmlDType, QMatMul, QTensor};
+use candle_core::{DType, Device, Module, Result, Tensor};
+use schemes::GgmlType;
+use std::sync::Arc;
+use std::time::Instant;
+use store::Linear;
+
+/// Bytes that are copied to measure the memory: more than caches hold.
+const COPIED: usize = 1 << 30;
+
+/// Rows, columns and tokens of the product that measures the matrix rate.
+const SQUARE: usize = 8192;
+
+/// Seconds that a measurement takes at least.
+const ENOUGH: f64 = 0.1;
+
+/// The device's ceilings.
+pub fn ceilings(device: &Device, compute: ComputeType) -> Result<Ceilings> {
+    let cuda = device.as_cuda_device()?;
+    let (from, mut to) = (cuda.alloc_zeros::<u8>(COPIED)?, cuda.alloc_zeros::<u8>(COPIED)?);
+    let copy = time(device, || cuda.memcpy_dtod(&from, &mut to))?;
+    drop((from, to));
+    let size = if compute == ComputeType::F32 { 4 } else { 2 };
+    let bytes = SQUARE * SQUARE;
+    let (a, b, out) =
+        (cuda.alloc_zeros::<u8>(bytes * size)?, cuda.alloc_zeros::<u8>(bytes * size)?, room::<f32>(cuda, bytes)?);
+    let gemm = square(pointer(&a), pointer(&b), pointer(&out));
+    let product = time(device, || gemm.run(cuda, compute))?;
+    Ok(Ceilings { copied_bytes_per_s: 2.0 * COPIED as f64 / copy, flop_per_s: 2.0 * (SQUARE as f64).powi(3) / product })
+}
+
+fn square(weights: Arg, x: Arg, out: Arg) -> Gemm {
+    Gemm {
+        rows: SQUARE,
+        tokens: SQUARE,
+        cols: SQUARE,
+        weights: (weights, SQUARE),
+        x: (x, SQUARE),
+        out: (out, SQUARE),
+        accumulate: false,
+    }
+}
+
+/// Seconds of `run`, as often as is needed to know.
+fn time(device: &Device, mut run: impl FnMut() -> Result<()>) -> Result<f64> {
+    for _ in 0..3 {
+        run()?;
+    }
+    device.synchronize()?;
+    let mut times = 4;
+    loop {
+        let start = Instant::now();
+        for _ in 0..times {
+            run()?;
+        }
+        device.synchronize()?;
+        let seconds = start.elapsed().as_secs_f64();
+        if seconds >= ENOUGH {
+            return Ok(seconds / f64::from(times));
+        }
+        times *= 2;
+    }
+}
+
+/// A layer's product for some numbers of tokens, through a name for it.
+pub fn layer(
+    device: &Device,
+    compute: ComputeType,
+    what: &str,
+    linear: Linear,
+    tokens: &[usize],
+) -> Result<Vec<Timed>> {
+    let mut layers = [PackedLinear::new(what, Arc::new(linear), Math::Exact)];
+    let bytes = weights::place(&mut layers, device, compute)?.bytes;
+    let each = |&n: &usize| {
+        let x = Tensor::ones((n, layers[0].cols()), DType::F32, device)?;
+        let out = Tensor::zeros((n, layers[0].rows()), DType::F32, device)?;
+        let op = Project { layers: &layers, sequences: &[n], accumulate: false };
+        let seconds = time(device, || out.inplace_op2(&x, &op))?;
+        Ok(Timed { what: what.into(), tokens: n, seconds, bytes })
+    };
+    tokens.iter().map(each).collect()
+}
+
+/// candle's own product of a quantized matrix; what it can't run is left out.
+pub fn candle(device: &Device, ty: GgmlType, (rows, cols): (usize, usize), tokens: &[usize]) -> Result<Vec<Timed>> {
+    let dtype = match ty {
+        GgmlType::Q8_0 => GgmlDType::Q8_0,
+        GgmlType::Q4_0 => GgmlDType::Q4_0,
+        _ => GgmlDType::Q4K,
+    };
+    let values = Tensor::rand(-1f32, 1f32, (rows, cols), &Device::Cpu)?.to_device(device)?;
+    let matrix = QTensor::quantize(&values, dtype)?;
+    drop(values);
+    let bytes = matrix.storage_size_in_bytes();
+    let matrix = QMatMul::from_qtensor(matrix)?;
+    let each = |&n: &usize| {
+        let x = Tensor::ones((n, cols), DType::F32, device)?;
+        let seconds = time(device, || matrix.forward(&x).map(drop))?;
+        Ok(Timed { what: format!("candle {ty}"), tokens: n, seconds, bytes })
+    };
+    tokens.iter().map(each).collect()
+}

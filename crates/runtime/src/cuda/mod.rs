@@ -1,0 +1,36 @@
+//! Operations on a GPU: candle's CUDA backend for memory, cuBLAS for matrix products of many
+//! tokens, and the kernels of `crates/runtime/cuda` for everything else.
+//!
+//! What is launched is planned in [`crate::gpu`], which knows no device.
+
+mod case;
+mod inputs;
+mod launch;
+mod measure;
+mod ops;
+mod product;
+mod verify;
+mod weights;
+
+pub use case::run;
+pub use launch::open;
+pub use measure::{candle, ceilings, layer};
+pub use ops::{attend, copy_block, rms_norm, store_keys, swiglu, turn_heads};
+pub use product::project;
+pub use verify::difference;
+pub use weights::{Group, place};
+
+use candle_core::Device;
+use candle_core::cuda::cudarc::driver::sys::CUdevice_attribute;
+
+/// The name of a GPU, if it says.
+pub fn model(device: &Device) -> Option<String> {
+    device.as_cuda_device().ok()?.cuda_stream().context().name().ok()
+}
+
+/// Its multiprocessors.
+pub fn processors(device: &Device) -> usize {
+    let attribute = CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT;
+    let count = device.as_cuda_device().ok().and_then(|d| d.cuda_stream().context().attribute(attribute).ok());
+    count.and_then(|n| usize::try_from(n).ok()).unwrap_or(1)
+}

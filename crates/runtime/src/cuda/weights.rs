@@ -1,0 +1,134 @@
+//! Weights on a GPU, in packed form.
+
+use super::launch::{Arg, maybe, pointer, room};
+use crate::ComputeType;
+use crate::gpu::packed::{Format, Packed};
+use crate::gpu::product::{self, Input};
+use crate::linear::{PackedLinear, Placed};
+use candle_core::cuda::CudaDevice;
+use candle_core::cuda::cudarc::driver::CudaSlice;
+use candle_core::{Device, Result};
+use schemes::Activation;
+use std::sync::Arc;
+
+/// Layers that take the same input, side by side.
+#[derive(Debug)]
+pub struct Group {
+    /// How many layers.
+    pub(super) layers: usize,
+    pub(super) products: Vec<Product>,
+    /// Lists of columns that parts take.
+    pub(super) columns: Vec<CudaSlice<i32>>,
+    /// Outputs of all.
+    pub(super) rows: usize,
+    pub(super) compute: ComputeType,
+    /// Multiprocessors of the device.
+    pub(super) processors: usize,
+}
+
+/// Rows of layers of one form.
+#[derive(Debug)]
+pub(super) struct Product {
+    /// The first output.
+    pub at: usize,
+    pub parts: Vec<Part>,
+    pub bias: Option<CudaSlice<f32>>,
+    pub activation: Activation,
+}
+
+/// One of the products that are added up.
+#[derive(Debug)]
+pub(super) struct Part {
+    pub weights: Weights,
+    /// Which list of columns it takes; all without one.
+    pub columns: Option<usize>,
+    /// What becomes of its input.
+    pub input: Input,
+}
+
+/// Packed rows.
+#[derive(Debug)]
+pub(super) struct Weights {
+    pub format: Format,
+    pub rows: usize,
+    pub cols: usize,
+    pub row_bytes: usize,
+    pub group: usize,
+    pub half_scales: bool,
+    pub codes: CudaSlice<u8>,
+    pub scales: Option<CudaSlice<u8>>,
+    pub zeros: Option<CudaSlice<u8>>,
+    pub levels: Option<CudaSlice<u8>>,
+}
+
+impl Weights {
+    pub(super) fn upload(packed: &Packed, device: &CudaDevice) -> Result<Self> {
+        let maybe = |bytes: &[u8]| (!bytes.is_empty()).then(|| upload(bytes, device)).transpose();
+        Ok(Weights {
+            format: packed.format,
+            rows: packed.rows,
+            cols: packed.cols,
+            row_bytes: packed.row_bytes,
+            group: packed.group,
+            half_scales: packed.half_scales,
+            codes: upload(&packed.codes, device)?,
+            scales: maybe(&packed.scales)?,
+            zeros: maybe(&packed.zeros)?,
+            levels: maybe(&packed.levels)?,
+        })
+    }
+
+    /// What kernels that decode are given of them.
+    pub(super) fn args(&self) -> Result<[Arg; 7]> {
+        Ok([
+            pointer(&self.codes),
+            maybe(self.scales.as_ref()),
+            maybe(self.zeros.as_ref()),
+            maybe(self.levels.as_ref()),
+            Arg::int(self.row_bytes)?,
+            Arg::int(self.group)?,
+            Arg::flag(self.half_scales),
+        ])
+    }
+}
+
+/// Values in the GPU's memory.
+fn upload<T>(values: &[T], device: &CudaDevice) -> Result<CudaSlice<T>>
+where
+    T: candle_core::cuda::cudarc::driver::DeviceRepr + 'static,
+{
+    let mut slice = room(device, values.len())?;
+    if !values.is_empty() {
+        device.memcpy_htod(values, &mut slice)?;
+    }
+    Ok(slice)
+}
+
+/// Puts layers that take the same input on a GPU.
+///
+/// # Errors
+/// When its memory is full.
+pub fn place(layers: &mut [PackedLinear], device: &Device, compute: ComputeType) -> Result<Placed> {
+    let cuda = device.as_cuda_device()?;
+    let planned = product::group(layers.iter().map(|l| &**l.linear()), compute);
+    let (mut bytes, mut products) = (0, Vec::with_capacity(planned.products.len()));
+    for product in &planned.products {
+        let mut parts = Vec::with_capacity(product.parts.len());
+        for (part, columns) in &product.parts {
+            bytes += part.weights.bytes();
+            let weights = Weights::upload(&part.weights, cuda)?;
+            let input = product::input(&part.weights, part.exact, product.activation);
+            parts.push(Part { weights, columns: *columns, input });
+        }
+        bytes += 4 * product.bias.len();
+        let bias = (!product.bias.is_empty()).then(|| upload(&product.bias, cuda)).transpose()?;
+        products.push(Product { at: product.at, parts, bias, activation: product.activation });
+    }
+    let indices = planned.columns.iter().map(|list| list.iter().map(|&c| c as i32).collect::<Vec<_>>());
+    let columns = indices.map(|list| upload(&list, cuda)).collect::<Result<Vec<_>>>()?;
+    let processors = super::processors(device);
+    let group = Group { layers: layers.len(), products, columns, rows: planned.rows, compute, processors };
+    let group = Arc::new(group);
+    layers.iter_mut().for_each(|layer| layer.resident = Some(Arc::clone(&group)));
+    Ok(Placed { bytes, decoded: planned.decoded })
+}
