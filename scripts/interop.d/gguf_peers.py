@@ -221,11 +221,13 @@ def split(args, work, table):
         table.row("f16", "GGUF parts", "llama-gguf-split", "is not there: run scripts/peers again")
         return
     run([args.bin / "qconvert", args.model, "--scheme", "f16", "--to", "gguf", "-o", whole])
-    run([tool, "--split", "--split-max-size", "100M", whole, work / "theirs"])
+    # llama-gguf-split refuses a size that the first tensor exceeds.
+    size = max(100, 1 + max(int(t.n_bytes) for t in gguf.GGUFReader(whole).tensors) // 1_000_000)
+    run([tool, "--split", "--split-max-size", f"{size}M", whole, work / "theirs"])
     parts = sorted(work.glob("theirs-*-of-*.gguf"))
     again = decoded(args, parts[0], work, "f16")[0]
     table.row("f16", "GGUF parts", "llama-gguf-split", f"{len(parts)} files of theirs", differing(decoded(args, whole, work, "f16")[0], again))
-    run([args.bin / "qconvert", args.model, "--scheme", "f16", "--to", "gguf", "--max-shard-size", "100MB", "-o", work / "parts"])
+    run([args.bin / "qconvert", args.model, "--scheme", "f16", "--to", "gguf", "--max-shard-size", f"{size}MB", "-o", work / "parts"])
     first = sorted((work / "parts").glob("*.gguf"))[0]
     merged = work / "merged.gguf"
     run([tool, "--merge", first, merged])
