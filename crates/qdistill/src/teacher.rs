@@ -169,7 +169,7 @@ mod tests {
     #[test]
     fn what_is_kept_is_what_was_run_and_no_more_than_fits() {
         let path = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/tiny"));
-        let model = Model::open(path, "cpu").expect("the fixture");
+        let model = Model::open(path, "cpu", "f32").expect("the fixture");
         let windows = Windows::new(&[(0..40).collect()], 8, None).expect("five windows");
         let plain: Vec<Soft> = (0..5).map(|w| Online::new(&model, &windows, 1.0).soft(w).expect("labels")).collect();
         let mut online = Online::new(&model, &windows, 1.0);
