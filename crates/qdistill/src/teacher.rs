@@ -107,7 +107,7 @@ impl Model {
 const KEPT: usize = 256 << 20;
 
 /// A teacher that is run for each window, each time; of windows that come again and again it keeps the hidden states,
-/// as many as fit into [`KEPT`] bytes, so that only the output projection is left to do. Logits would be as many times
+/// as many as fit into 256 MiB, so that only the output projection is left to do. Logits would be as many times
 /// larger as the vocabulary is than the hidden state.
 #[derive(Debug)]
 pub struct Online<'a> {

@@ -2,8 +2,8 @@
 //!
 //! [`Transformer::load`] takes the weights of a [`store::Model`] as they lie in the file and
 //! multiplies from that form: a tile of rows at a time is decoded to f32, never a whole
-//! matrix. Everything is summed in f32, in an order that depends on the shape of the model
-//! alone, so that neither the batch nor the number of threads changes a bit of a result.
+//! matrix. Everything is summed in f32, on the CPU in an order that depends on the shape of the
+//! model alone, so that neither the batch nor the number of threads changes a bit of a result.
 
 mod cache;
 #[cfg(feature = "cuda")]
