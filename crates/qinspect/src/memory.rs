@@ -270,7 +270,7 @@ fn check(cache: CacheShape, request: &Request) -> Result<()> {
         return wrong("layers, kv heads and head dim must be at least 1, and those of one model");
     }
     if !request.vram.iter().all(|v| *v > 0.0 && *v <= MOST_GIB) || request.vram.is_empty() {
-        return wrong("--vram takes sizes in GiB, above 0 and at most 1,000,000");
+        return wrong("--vram takes sizes above 0 and at most 1,000,000, in GiB");
     }
     if !(0.0..=MOST_GIB).contains(&request.overhead) {
         return wrong("--overhead takes a size in GiB, 0 to 1,000,000");
