@@ -102,7 +102,7 @@ fn what_cannot_be_labelled_is_said_in_one_line() {
     label(&["--labels", "topk:1000000"], prose, 2, "use full");
     label(&["--context", "1"], prose, 2, "nothing to predict");
     label(&["--context", "100000"], prose, 2, "give a shorter context");
-    label(&["--device", "abacus"], prose, 1, "'abacus' is not available");
+    label(&["--device", "abacus"], prose, 2, "unknown device 'abacus'");
     label(&[], &empty, 1, "empty.txt: 0 tokens are too few");
     label(&[], &latin, 1, "latin.txt: stream did not contain valid UTF-8");
     label(&[], &dir.path().join("none"), 1, "none: No such file");

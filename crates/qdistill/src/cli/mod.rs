@@ -36,7 +36,12 @@ enum Command {
 /// Whether the request itself makes no sense, whatever the files hold.
 fn is_usage(e: &anyhow::Error) -> bool {
     use qdistill::Error;
-    matches!(e.downcast_ref(), Some(Error::Recipe(_) | Error::Student(_) | Error::Labels(_)))
+    let device = |e: &runtime::Error| matches!(e, runtime::Error::UnknownDevice(_));
+    match e.downcast_ref() {
+        Some(Error::Recipe(_) | Error::Student(_) | Error::Labels(_)) => true,
+        Some(Error::Runtime(e)) => device(e),
+        _ => e.downcast_ref().is_some_and(device),
+    }
 }
 
 /// A temperature that logits can be divided by.
