@@ -69,6 +69,6 @@ impl Progress for Bar<'_> {
     }
 
     fn sampled(&mut self, text: &str) {
-        self.line(&format!("  it writes: {text}"));
+        self.line(&format!("  it writes: {}", text.replace('\n', "\\n")));
     }
 }

@@ -219,7 +219,10 @@ impl TrainRecipe {
         }
         let long = self.batch * context / longest;
         if !self.batch.is_multiple_of(self.parts) || long == 0 || !long.is_multiple_of(self.parts) {
-            let what = format!("a batch of {} can't be split into {} equal parts", self.batch, self.parts);
+            let what = format!(
+                "a batch of {} can't be split into {} equal parts; make batch a multiple of parts",
+                self.batch, self.parts
+            );
             return Err(Error::Recipe(what));
         }
         for (name, share) in [

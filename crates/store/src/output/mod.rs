@@ -37,6 +37,17 @@ pub struct OutputFile {
     shown: PathBuf,
 }
 
+/// Refuses a destination that is a folder, device, pipe or socket.
+fn check_replaceable(target: &Path, shown: &Path) -> Result<()> {
+    match fs::metadata(target) {
+        Ok(meta) if meta.is_dir() => Err(Error::io(shown, "replace", io::ErrorKind::IsADirectory.into())),
+        Ok(meta) if !meta.is_file() => {
+            Err(Error::unsupported(shown, "is not a regular file; give a path for the output"))
+        }
+        _ => Ok(()),
+    }
+}
+
 impl OutputFile {
     /// Starts the file that will be `dest`, with room for `len` bytes where that is known.
     ///
@@ -52,13 +63,7 @@ impl OutputFile {
     /// The same; errors call it `shown`.
     fn create_as(dest: &Path, shown: &Path, len: Option<u64>) -> Result<Self> {
         let target = temporary::resolve(dest)?;
-        match fs::metadata(&target) {
-            Ok(meta) if meta.is_dir() => return Err(Error::io(shown, "replace", io::ErrorKind::IsADirectory.into())),
-            Ok(meta) if !meta.is_file() => {
-                return Err(Error::unsupported(shown, "is not a regular file; give a path for the output"));
-            }
-            _ => {}
-        }
+        check_replaceable(&target, shown)?;
         let make = |builder: &mut tempfile::Builder<'_, '_>, folder: &Path| {
             // The usual permissions of a new file: the system takes the umask off.
             let file = builder.permissions(Permissions::from_mode(0o666)).tempfile_in(folder)?;

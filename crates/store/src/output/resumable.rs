@@ -1,6 +1,6 @@
 //! A file that is made over a long time, and goes on where it was interrupted.
 
-use super::{OutputFile, sync_folder, temporary};
+use super::{OutputFile, check_replaceable, sync_folder, temporary};
 use crate::{Error, Result};
 use std::{
     fs::{self, File, OpenOptions, TryLockError},
@@ -29,9 +29,11 @@ impl ResumableFile {
     /// Where the unfinished file of a destination lies.
     ///
     /// # Errors
-    /// A destination that is a broken link.
+    /// A destination that is a broken link, a folder or a device.
     pub fn partial_path(dest: &Path) -> Result<PathBuf> {
-        let mut name = temporary::resolve(dest)?.into_os_string();
+        let target = temporary::resolve(dest)?;
+        check_replaceable(&target, dest)?;
+        let mut name = target.into_os_string();
         name.push(".partial");
         Ok(name.into())
     }

@@ -159,6 +159,11 @@ fn a_resumable_file_goes_on_where_it_was() {
     file.persist().expect("persist");
     assert_eq!(fs::read(&dest).expect("read"), b"whole!");
 
+    let socket = dir.path().join("socket");
+    let _listens = std::os::unix::net::UnixListener::bind(&socket).expect("bind");
+    let odd = ResumableFile::begin(&socket, 6, |_| Ok(())).expect_err("a socket").to_string();
+    assert!(odd.contains("is not a regular file"), "{odd}");
+    fs::remove_file(&socket).expect("remove");
     let full = ResumableFile::begin(&dir.path().join("full"), 1 << 55, |_| Ok(())).expect_err("no room").to_string();
     assert!(full.contains("cannot reserve room"), "{full}");
     assert_eq!(names(dir.path()), ["labels"]);
