@@ -9,7 +9,7 @@ use crate::gpu::launch::{Launch, Module};
 use crate::gpu::packed::{self, Packed};
 use crate::selftest::matrices;
 use half::{bf16, f16};
-use schemes::{Matrix, RowOrder};
+use schemes::{Grouping, Matrix, Packing, RowOrder, Storage};
 use store::Bytes;
 
 /// Tokens and rows of a warp: the products that there are.
@@ -73,7 +73,10 @@ pub(super) fn cases(samples: &mut Samples) -> Vec<Case> {
     let mut all = Vec::new();
     for (rows, cols) in [(5, 64), (13, 1280), (37, 777), (9, 8960), (66, 2048)] {
         let fits = |storage| Matrix::new(rows, cols, storage, RowOrder::Natural).ok();
-        for matrix in matrices::storages(rows, cols).into_iter().filter_map(fits) {
+        // Groups that are no power of two.
+        let odd = [(Packing::I8, 48), (Packing::Nibble, 96)]
+            .map(|(packing, n)| Storage::Int(matrices::int(rows, cols, packing, Grouping::Group(n), 0)));
+        for matrix in matrices::storages(rows, cols).into_iter().chain(odd).filter_map(fits) {
             let (parts, decoded) = packed::parts(&matrix, ComputeType::F32);
             let [part] = &parts[..] else { continue };
             if !decoded {
