@@ -4,7 +4,7 @@ use crate::soft::{Soft, Teacher};
 use crate::windows::Windows;
 use crate::{Error, Result};
 use candle_core::Tensor;
-use runtime::{Options, Transformer};
+use runtime::{Math, Transformer};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use store::TextTokenizer;
@@ -28,8 +28,7 @@ impl Model {
     /// # Errors
     /// [`Error::Store`] and [`Error::Runtime`].
     pub fn open(path: &Path, device: &str, dtype: &str) -> Result<Self> {
-        let options = Options { compute: dtype.parse()?, ..Options::default() };
-        let device = runtime::device(device, &options)?;
+        let (device, options) = runtime::place(device, dtype, Math::Exact)?;
         let files = store::open(path)?;
         let text = files.text_tokenizer()?;
         let transformer = Transformer::load_with(&files, &device, &options)?;

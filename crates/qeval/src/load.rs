@@ -32,14 +32,11 @@ impl Compute {
     /// # Errors
     /// [`Error::Device`] for a GPU that can't be used, [`Error::Protocol`] for what can't be had in this build.
     pub fn on(device: &str, dtype: &str, math: Math, kv: Option<KvType>) -> Result<Self> {
-        let of = || {
-            let options = Options { math, compute: dtype.parse()? };
-            Ok(Compute { device: runtime::device(device, &options)?, options, kv })
-        };
-        of().map_err(|e| match e {
-            runtime::Error::Gpu { .. } => Error::Device(e),
-            e => Error::Protocol(e.to_string()),
-        })
+        match runtime::place(device, dtype, math) {
+            Ok((device, options)) => Ok(Compute { device, options, kv }),
+            Err(e @ runtime::Error::Gpu { .. }) => Err(Error::Device(e)),
+            Err(e) => Err(Error::Protocol(e.to_string())),
+        }
     }
 
     /// What a reader must know of the device; nothing of the CPU.

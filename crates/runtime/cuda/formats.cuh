@@ -169,11 +169,16 @@ struct Plain {
     static constexpr float scale = 1.0f;
 };
 
-struct F16 : Straight<8> {
+// Formats without codes: a chunk is ready as it is loaded.
+template <int COLUMNS_OF_A_CHUNK>
+struct Floats : Straight<COLUMNS_OF_A_CHUNK> {
     using Raw = Plain;
     using Chunk = Plain;
     static __device__ Raw load(const Weights& w, int row, int chunk, int) { return {chunk_bits(w, row, chunk)}; }
     static __device__ Chunk ready(const Weights&, const Raw& raw, int) { return raw; }
+};
+
+struct F16 : Floats<8> {
     static __device__ void four(const Chunk& c, int i, const float*, float* out) {
         for (int k = 0; k < 4; k++) {
             out[k] = __half2float(__ushort_as_half(word(c.bits, 2 * i + k / 2) >> k % 2 * 16 & 0xFFFF));
@@ -181,11 +186,7 @@ struct F16 : Straight<8> {
     }
 };
 
-struct BF16 : Straight<8> {
-    using Raw = Plain;
-    using Chunk = Plain;
-    static __device__ Raw load(const Weights& w, int row, int chunk, int) { return {chunk_bits(w, row, chunk)}; }
-    static __device__ Chunk ready(const Weights&, const Raw& raw, int) { return raw; }
+struct BF16 : Floats<8> {
     static __device__ void four(const Chunk& c, int i, const float*, float* out) {
         for (int k = 0; k < 4; k++) {
             unsigned pair = word(c.bits, 2 * i + k / 2);
@@ -194,11 +195,7 @@ struct BF16 : Straight<8> {
     }
 };
 
-struct F32 : Straight<4> {
-    using Raw = Plain;
-    using Chunk = Plain;
-    static __device__ Raw load(const Weights& w, int row, int chunk, int) { return {chunk_bits(w, row, chunk)}; }
-    static __device__ Chunk ready(const Weights&, const Raw& raw, int) { return raw; }
+struct F32 : Floats<4> {
     static __device__ void four(const Chunk& c, int, const float*, float* out) {
         for (int k = 0; k < 4; k++) out[k] = __uint_as_float(word(c.bits, k));
     }

@@ -21,7 +21,7 @@ pub struct Options {
 pub enum ComputeType {
     /// For agreement with the CPU.
     F32,
-    /// The finest of the fast ones; a value beyond 65504 becomes infinite.
+    /// The finest of the fast ones; values beyond 65504 are cut to that.
     #[default]
     F16,
     /// For models whose activations exceed f16.
@@ -94,6 +94,15 @@ pub fn device(name: &str, options: &Options) -> Result<Device> {
     }
 }
 
+/// A device, and how to run on it: in the type of a name, with an engine's rounding.
+///
+/// # Errors
+/// As [`device`], and [`Error::UnknownType`].
+pub fn place(name: &str, compute: &str, math: Math) -> Result<(Device, Options)> {
+    let options = Options { math, compute: compute.parse()? };
+    Ok((device(name, &options)?, options))
+}
+
 /// Refuses what only the CPU does.
 pub(crate) fn supported(options: &Options) -> Result<()> {
     if options.math == Math::Exact { Ok(()) } else { Err(Error::CpuOnly("another engine's rounding".into())) }
@@ -122,25 +131,22 @@ pub fn device_name(device: &Device) -> String {
 }
 
 /// Multiprocessors of a device.
-#[cfg(not(feature = "cuda"))]
-pub(crate) fn processors(_: &Device) -> usize {
+#[cfg_attr(not(feature = "cuda"), allow(unused_variables))]
+pub(crate) fn processors(device: &Device) -> usize {
+    #[cfg(feature = "cuda")]
+    if !device.is_cpu() {
+        return crate::cuda::processors(device);
+    }
     1
 }
 
-/// Multiprocessors of a device.
-#[cfg(feature = "cuda")]
-pub(crate) fn processors(device: &Device) -> usize {
-    crate::cuda::processors(device)
-}
-
-#[cfg(not(feature = "cuda"))]
-fn gpu_model(_: &Device) -> Option<String> {
-    None
-}
-
-#[cfg(feature = "cuda")]
+#[cfg_attr(not(feature = "cuda"), allow(unused_variables))]
 fn gpu_model(device: &Device) -> Option<String> {
-    crate::cuda::model(device)
+    #[cfg(feature = "cuda")]
+    if !device.is_cpu() {
+        return crate::cuda::model(device);
+    }
+    None
 }
 
 #[cfg(test)]

@@ -59,17 +59,12 @@ pub fn difference(device: &Device, matrix: &Matrix<Bytes>) -> Result<Option<Diff
 ///
 /// # Errors
 /// When the device's memory is full.
-#[cfg(feature = "cuda")]
+#[cfg_attr(not(feature = "cuda"), allow(unused_variables))]
 pub fn ceilings(device: &Device, compute: ComputeType) -> Result<Option<Ceilings>> {
-    if device.is_cpu() { Ok(None) } else { Ok(Some(crate::cuda::ceilings(device, compute)?)) }
-}
-
-/// The ceilings of a device; none of the CPU.
-///
-/// # Errors
-/// None in this build.
-#[cfg(not(feature = "cuda"))]
-pub fn ceilings(_: &Device, _: ComputeType) -> Result<Option<Ceilings>> {
+    #[cfg(feature = "cuda")]
+    if !device.is_cpu() {
+        return Ok(Some(crate::cuda::ceilings(device, compute)?));
+    }
     Ok(None)
 }
 
@@ -78,36 +73,11 @@ pub fn ceilings(_: &Device, _: ComputeType) -> Result<Option<Ceilings>> {
 ///
 /// # Errors
 /// When the device's memory is full, or a product can't be run.
-#[cfg(feature = "cuda")]
-pub fn products(
-    device: &Device,
-    compute: ComputeType,
-    (rows, cols): (usize, usize),
-    tokens: &[usize],
-) -> Result<Vec<Timed>> {
-    use crate::selftest::matrices;
-    use schemes::{GgmlType, RowOrder};
-    if device.is_cpu() {
-        return Ok(Vec::new());
+#[cfg_attr(not(feature = "cuda"), allow(unused_variables))]
+pub fn products(device: &Device, compute: ComputeType, shape: (usize, usize), tokens: &[usize]) -> Result<Vec<Timed>> {
+    #[cfg(feature = "cuda")]
+    if !device.is_cpu() {
+        return Ok(crate::cuda::products(device, compute, shape, tokens)?);
     }
-    let mut all = Vec::new();
-    for (what, storage, activation) in matrices::timed(rows, cols) {
-        // The forms fit any shape that is a multiple of 256.
-        let Ok(matrix) = Matrix::new(rows, cols, storage, RowOrder::Natural) else { continue };
-        let linear = store::Linear { matrix, bias: None, activation };
-        all.extend(crate::cuda::layer(device, compute, what, linear, tokens)?);
-    }
-    for ty in [GgmlType::Q8_0, GgmlType::Q4_0, GgmlType::Q4_K] {
-        all.extend(crate::cuda::candle(device, ty, (rows, cols), tokens)?);
-    }
-    Ok(all)
-}
-
-/// Products of a matrix in every form; none in this build.
-///
-/// # Errors
-/// None in this build.
-#[cfg(not(feature = "cuda"))]
-pub fn products(_: &Device, _: ComputeType, _: (usize, usize), _: &[usize]) -> Result<Vec<Timed>> {
     Ok(Vec::new())
 }

@@ -10,7 +10,7 @@ use args::Args;
 use candle_core::Device;
 use jobs::{Request, Wanted};
 use observe::Calibration;
-use runtime::Options;
+use runtime::{Math, Options};
 use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
@@ -91,8 +91,7 @@ fn calibrate(args: &Args, path: &Path, model: &store::Model, progress: &dyn Prog
 
 /// Where models run and artifacts are verified.
 fn device(args: &Args) -> Result<(Device, Options)> {
-    let options = Options { compute: args.compute.dtype.parse()?, ..Options::default() };
-    Ok((runtime::device(&args.compute.place.device, &options)?, options))
+    Ok(runtime::place(&args.compute.place.device, &args.compute.dtype, Math::Exact)?)
 }
 
 /// Shows the plans; the code is 1 where one doesn't fit, as it is of the conversion. The model is not

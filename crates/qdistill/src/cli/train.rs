@@ -125,7 +125,8 @@ pub fn run(args: &Args, bars: &Bars) -> Result<String> {
     let spec = Spec::parse(&args.student)?;
     if !["auto", "cpu"].contains(&args.place.device.as_str()) {
         bail!(
-            "--device {}: training runs on the CPU only; label and show run a teacher on a GPU, and a training from              labels needs no teacher",
+            "--device {}: training runs on the CPU only; label and show run a teacher on a GPU, and a training from \
+             labels needs no teacher",
             args.place.device
         );
     }

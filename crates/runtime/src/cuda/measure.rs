@@ -2,12 +2,14 @@
 
 use super::launch::{Arg, Gemm, pointer, room};
 use super::weights;
+use crate::gpu::packed::float_of;
 use crate::linear::{PackedLinear, Project};
 use crate::measure::{Ceilings, Timed};
+use crate::selftest::matrices;
 use crate::{ComputeType, Math};
 use candle_core::quantized::{GgmlDType, QMatMul, QTensor};
 use candle_core::{DType, Device, Module, Result, Tensor};
-use schemes::GgmlType;
+use schemes::{GgmlType, Matrix, RowOrder};
 use std::sync::Arc;
 use std::time::Instant;
 use store::Linear;
@@ -27,7 +29,7 @@ pub fn ceilings(device: &Device, compute: ComputeType) -> Result<Ceilings> {
     let (from, mut to) = (cuda.alloc_zeros::<u8>(COPIED)?, cuda.alloc_zeros::<u8>(COPIED)?);
     let copy = time(device, || cuda.memcpy_dtod(&from, &mut to))?;
     drop((from, to));
-    let size = if compute == ComputeType::F32 { 4 } else { 2 };
+    let size = float_of(compute).size();
     let bytes = SQUARE * SQUARE;
     let (a, b, out) =
         (cuda.alloc_zeros::<u8>(bytes * size)?, cuda.alloc_zeros::<u8>(bytes * size)?, room::<f32>(cuda, bytes)?);
@@ -69,14 +71,27 @@ fn time(device: &Device, mut run: impl FnMut() -> Result<()>) -> Result<f64> {
     }
 }
 
-/// A layer's product for some numbers of tokens, through a name for it.
-pub fn layer(
+/// Products of a matrix of `rows` x `cols` in every form, and candle's own.
+pub fn products(
     device: &Device,
     compute: ComputeType,
-    what: &str,
-    linear: Linear,
+    (rows, cols): (usize, usize),
     tokens: &[usize],
 ) -> Result<Vec<Timed>> {
+    let mut all = Vec::new();
+    for (what, storage, activation) in matrices::timed(rows, cols) {
+        // The forms fit any shape that is a multiple of 256.
+        let Ok(matrix) = Matrix::new(rows, cols, storage, RowOrder::Natural) else { continue };
+        all.extend(layer(device, compute, what, Linear { matrix, bias: None, activation }, tokens)?);
+    }
+    for ty in [GgmlType::Q8_0, GgmlType::Q4_0, GgmlType::Q4_K] {
+        all.extend(candle(device, ty, (rows, cols), tokens)?);
+    }
+    Ok(all)
+}
+
+/// A layer's product for some numbers of tokens, through a name for it.
+fn layer(device: &Device, compute: ComputeType, what: &str, linear: Linear, tokens: &[usize]) -> Result<Vec<Timed>> {
     let mut layers = [PackedLinear::new(what, Arc::new(linear), Math::Exact)];
     let bytes = weights::place(&mut layers, device, compute)?.bytes;
     let each = |&n: &usize| {
@@ -90,7 +105,7 @@ pub fn layer(
 }
 
 /// candle's own product of a quantized matrix; what it can't run is left out.
-pub fn candle(device: &Device, ty: GgmlType, (rows, cols): (usize, usize), tokens: &[usize]) -> Result<Vec<Timed>> {
+fn candle(device: &Device, ty: GgmlType, (rows, cols): (usize, usize), tokens: &[usize]) -> Result<Vec<Timed>> {
     let dtype = match ty {
         GgmlType::Q8_0 => GgmlDType::Q8_0,
         GgmlType::Q4_0 => GgmlDType::Q4_0,

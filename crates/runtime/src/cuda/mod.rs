@@ -14,7 +14,7 @@ mod weights;
 
 pub use case::run;
 pub use launch::open;
-pub use measure::{candle, ceilings, layer};
+pub use measure::{ceilings, products};
 pub use ops::{attend, copy_block, rms_norm, store_keys, swiglu, turn_heads};
 pub use product::project;
 pub use verify::difference;

@@ -6,12 +6,11 @@ use super::launch::{Arg, Gemm, device_of, launch, maybe, pointer, room, values};
 use super::weights::{Group, Part, Product, Weights};
 use crate::ComputeType;
 use crate::gpu::launch::{Launch, Module};
-use crate::gpu::packed::Format;
+use crate::gpu::packed::{Format, float_of};
 use crate::gpu::product::{FEW, Input, gemv, integer, tiles};
 use crate::linear::{PackedLinear, Project};
 use candle_core::cuda::{CudaDevice, CudaStorage};
 use candle_core::{Layout, Result, bail};
-use schemes::FloatType;
 use std::sync::Arc;
 
 /// Where a product's outputs go.
@@ -88,7 +87,7 @@ fn codes(inputs: &mut Inputs<'_>, weights: &Weights, form: Form, to: To) -> Resu
     let args = [
         x,
         x_scales,
-        pointer(&weights.codes),
+        maybe(weights.codes.as_ref()),
         maybe(weights.scales.as_ref()),
         Arg::flag(weights.half_scales),
         to.bias,
@@ -106,13 +105,14 @@ fn codes(inputs: &mut Inputs<'_>, weights: &Weights, form: Form, to: To) -> Resu
 fn many(inputs: &mut Inputs<'_>, weights: &Weights, form: Form, to: To) -> Result<()> {
     let (device, compute, tokens) = (inputs.device, inputs.group.compute, inputs.tokens);
     let x = inputs.cast(form)?;
-    let size = if compute == ComputeType::F32 { 4 } else { 2 };
+    let float = float_of(compute);
+    let size = float.size();
     let gemm = |first: usize, rows: usize, from: (Arg, usize)| {
         let out = (to.at.plus(4 * first), to.stride);
         Gemm { rows, tokens, cols: weights.cols, weights: from, x, out, accumulate: to.accumulate }.run(device, compute)
     };
-    if weights.format == Format::Float(float_of(compute)) {
-        gemm(0, weights.rows, (pointer(&weights.codes), weights.row_bytes / size))?;
+    if weights.format == Format::Float(float) {
+        gemm(0, weights.rows, (maybe(weights.codes.as_ref()), weights.row_bytes / size))?;
     } else {
         let stride = (weights.cols * size).next_multiple_of(16) / size;
         let tiles = tiles(weights.rows, stride * size);
@@ -129,14 +129,6 @@ fn many(inputs: &mut Inputs<'_>, weights: &Weights, form: Form, to: To) -> Resul
         launch(device, &what, &[to.at, to.bias, Arg::int(weights.rows)?, Arg::int(to.stride)?])?;
     }
     Ok(())
-}
-
-fn float_of(compute: ComputeType) -> FloatType {
-    match compute {
-        ComputeType::F32 => FloatType::F32,
-        ComputeType::F16 => FloatType::F16,
-        ComputeType::BF16 => FloatType::BF16,
-    }
 }
 
 /// Decodes `n` rows from `first` on.

@@ -1,8 +1,8 @@
 //! Weights on a GPU, in packed form.
 
-use super::launch::{Arg, maybe, pointer, room};
+use super::launch::{Arg, maybe, room};
 use crate::ComputeType;
-use crate::gpu::packed::{Format, Packed};
+use crate::gpu::packed::Packed;
 use crate::gpu::product::{self, Input};
 use crate::linear::{PackedLinear, Placed};
 use candle_core::cuda::CudaDevice;
@@ -46,42 +46,18 @@ pub(super) struct Part {
     pub input: Input,
 }
 
-/// Packed rows.
-#[derive(Debug)]
-pub(super) struct Weights {
-    pub format: Format,
-    pub rows: usize,
-    pub cols: usize,
-    pub row_bytes: usize,
-    pub group: usize,
-    pub half_scales: bool,
-    pub codes: CudaSlice<u8>,
-    pub scales: Option<CudaSlice<u8>>,
-    pub zeros: Option<CudaSlice<u8>>,
-    pub levels: Option<CudaSlice<u8>>,
-}
+/// Packed rows in the GPU's memory; lists that are absent take none.
+pub(super) type Weights = Packed<Option<CudaSlice<u8>>>;
 
 impl Weights {
     pub(super) fn upload(packed: &Packed, device: &CudaDevice) -> Result<Self> {
-        let maybe = |bytes: &[u8]| (!bytes.is_empty()).then(|| upload(bytes, device)).transpose();
-        Ok(Weights {
-            format: packed.format,
-            rows: packed.rows,
-            cols: packed.cols,
-            row_bytes: packed.row_bytes,
-            group: packed.group,
-            half_scales: packed.half_scales,
-            codes: upload(&packed.codes, device)?,
-            scales: maybe(&packed.scales)?,
-            zeros: maybe(&packed.zeros)?,
-            levels: maybe(&packed.levels)?,
-        })
+        packed.placed(|bytes| (!bytes.is_empty()).then(|| upload(bytes, device)).transpose())
     }
 
     /// What kernels that decode are given of them.
     pub(super) fn args(&self) -> Result<[Arg; 7]> {
         Ok([
-            pointer(&self.codes),
+            maybe(self.codes.as_ref()),
             maybe(self.scales.as_ref()),
             maybe(self.zeros.as_ref()),
             maybe(self.levels.as_ref()),

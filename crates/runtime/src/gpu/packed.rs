@@ -40,9 +40,9 @@ impl fmt::Display for Format {
     }
 }
 
-/// Rows `[rows, cols]` in natural order. What is absent is empty.
+/// Rows `[rows, cols]` in natural order, in memory of some kind. What is absent is empty.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Packed {
+pub struct Packed<B = Vec<u8>> {
     /// How codes lie.
     pub format: Format,
     /// Output features.
@@ -56,19 +56,27 @@ pub struct Packed {
     /// Whether scales are f16, not f32.
     pub half_scales: bool,
     /// `[rows, row_bytes]`.
-    pub codes: Vec<u8>,
+    pub codes: B,
     /// `[rows, groups]`, little-endian.
-    pub scales: Vec<u8>,
+    pub scales: B,
     /// I16 `[rows, groups]`, little-endian.
-    pub zeros: Vec<u8>,
+    pub zeros: B,
     /// F32 `[16]`, little-endian.
-    pub levels: Vec<u8>,
+    pub levels: B,
 }
 
 impl Packed {
     /// Bytes of everything.
     pub fn bytes(&self) -> usize {
         self.codes.len() + self.scales.len() + self.zeros.len() + self.levels.len()
+    }
+
+    /// The same in other memory, where `place` puts each of its lists.
+    pub fn placed<C, E>(&self, place: impl Fn(&[u8]) -> Result<C, E>) -> Result<Packed<C>, E> {
+        let Packed { format, rows, cols, row_bytes, group, half_scales, .. } = *self;
+        let (codes, scales) = (place(&self.codes)?, place(&self.scales)?);
+        let (zeros, levels) = (place(&self.zeros)?, place(&self.levels)?);
+        Ok(Packed { format, rows, cols, row_bytes, group, half_scales, codes, scales, zeros, levels })
     }
 
     /// Whether rows of both can be rows of one matrix.
@@ -119,20 +127,24 @@ pub fn parts(matrix: &Matrix<Bytes>, compute: ComputeType) -> (Vec<Part>, bool) 
         return (parts, false);
     }
     let ty = if compute == ComputeType::F32 { FloatType::F32 } else { FloatType::F16 };
-    let mut codes = vec![0u8; matrix.rows() * row_bytes(matrix.cols() * ty.size())];
-    let width = row_bytes(matrix.cols() * ty.size());
-    codes.par_chunks_mut(width.max(1)).enumerate().for_each(|(row, out)| {
-        let (mut values, mut bytes) = (vec![0f32; matrix.cols()], Vec::with_capacity(width));
+    let (rows, cols) = (matrix.rows(), matrix.cols());
+    let codes = rows_of(rows, cols * ty.size(), RowOrder::Natural, |row, out| {
+        let (mut values, mut bytes) = (vec![0f32; cols], Vec::with_capacity(out.len()));
         matrix.decode_row(row, &mut values);
         // Clamping never fails.
         let _ = encode_floats(ty, &values, schemes::Overflow::Clamp, &mut bytes);
-        out[..bytes.len()].copy_from_slice(&bytes);
+        out.copy_from_slice(&bytes);
     });
-    (Part::whole(bare(Format::Float(ty), matrix.rows(), matrix.cols(), codes)), true)
+    (Part::whole(bare(Format::Float(ty), rows, cols, codes)), true)
 }
 
-fn row_bytes(used: usize) -> usize {
-    used.next_multiple_of(ALIGN)
+/// The type that products are computed in.
+pub fn float_of(compute: ComputeType) -> FloatType {
+    match compute {
+        ComputeType::F32 => FloatType::F32,
+        ComputeType::F16 => FloatType::F16,
+        ComputeType::BF16 => FloatType::BF16,
+    }
 }
 
 /// Weights without scales.
@@ -145,7 +157,7 @@ fn bare(format: Format, rows: usize, cols: usize, codes: Vec<u8>) -> Packed {
 
 /// Rows in natural order, padded with zeros: `write` fills row `i` from stored row `s`.
 fn rows_of(rows: usize, used: usize, order: RowOrder, write: impl Fn(usize, &mut [u8]) + Sync) -> Vec<u8> {
-    let width = row_bytes(used);
+    let width = used.next_multiple_of(ALIGN);
     let mut out = vec![0u8; rows * width];
     out.par_chunks_mut(width.max(1)).enumerate().for_each(|(row, out)| write(order.stored(row), &mut out[..used]));
     out

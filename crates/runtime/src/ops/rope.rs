@@ -138,9 +138,7 @@ impl TurnHeads<'_> {
             }
         });
     }
-}
 
-impl TurnHeads<'_> {
     /// Tokens that are turned.
     pub fn tokens(&self) -> usize {
         self.turns.cos.len() / self.turns.half.max(1)

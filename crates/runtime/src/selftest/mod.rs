@@ -54,13 +54,12 @@ pub fn kernels(device: &Device, seed: u64) -> Result<Vec<Checked>> {
 }
 
 /// The buffers that a kernel leaves, by argument; none on the CPU.
-#[cfg(feature = "cuda")]
+#[cfg_attr(not(feature = "cuda"), allow(unused_variables))]
 fn run(device: &Device, case: &mirror::Case) -> Result<BTreeMap<usize, Vec<u8>>> {
-    if device.is_cpu() { Ok(BTreeMap::new()) } else { Ok(crate::cuda::run(device, case)?) }
-}
-
-#[cfg(not(feature = "cuda"))]
-fn run(_: &Device, _: &mirror::Case) -> Result<BTreeMap<usize, Vec<u8>>> {
+    #[cfg(feature = "cuda")]
+    if !device.is_cpu() {
+        return Ok(crate::cuda::run(device, case)?);
+    }
     Ok(BTreeMap::new())
 }
 

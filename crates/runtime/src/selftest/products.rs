@@ -17,10 +17,13 @@ pub fn reference(
     activation: Activation,
     scale_of: &[f32],
 ) -> Vec<f64> {
-    let x = seen(matrix, x, activation, scale_of);
-    let rows = matrix.decode_all();
-    let product = |w: &[f32]| w.iter().zip(&x).map(|(w, x)| f64::from(*w) * x).sum::<f64>();
-    rows.chunks(matrix.cols()).zip(bias).map(|(w, b)| product(w) + f64::from(*b)).collect()
+    product(&matrix.decode_all(), &seen(matrix, x, activation, scale_of), bias)
+}
+
+/// Decoded weights times a token's input, in f64.
+fn product(weights: &[f32], x: &[f64], bias: &[f32]) -> Vec<f64> {
+    let row = |w: &[f32]| w.iter().zip(x).map(|(w, x)| f64::from(*w) * x).sum::<f64>();
+    weights.chunks(x.len()).zip(bias).map(|(w, b)| row(w) + f64::from(*b)).collect()
 }
 
 /// A token's input as it is multiplied.
@@ -123,9 +126,9 @@ fn one(
         let of_sequence = &x[token * cols..(token + n) * cols];
         for row in of_sequence.chunks(cols) {
             let over = if activation == Activation::Int8Tensor { of_sequence } else { row };
-            let wanted = [&bias, &zeros].map(|bias| reference(matrix, row, bias, activation, over)).concat();
-            let sizes = seen(matrix, row, activation, over);
-            let size = |w: &[f32]| w.iter().zip(&sizes).map(|(w, x)| (f64::from(*w) * x).abs()).sum::<f64>() + 1.0;
+            let seen = seen(matrix, row, activation, over);
+            let wanted = [&bias, &zeros].map(|bias| product(&weights, &seen, bias)).concat();
+            let size = |w: &[f32]| w.iter().zip(&seen).map(|(w, x)| (f64::from(*w) * x).abs()).sum::<f64>() + 1.0;
             let sizes: Vec<f64> = weights.chunks(cols).map(size).collect();
             let at = token * 2 * rows;
             for (i, want) in wanted.iter().enumerate() {
