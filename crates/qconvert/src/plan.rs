@@ -184,9 +184,9 @@ impl<'a> Source<'a> {
         if scheme == Scheme::W8A8Tensor && settings.target == Target::Safetensors && settings.layout.is_none() {
             plan.notes.push("w8a8-tensor (one activation scale for a call) loads in transformers, but vLLM takes only per-token or static scales".into());
         }
-        let rounds =
-            |s: Scheme| matches!(s, Scheme::Int8Outlier | Scheme::W8A8Token | Scheme::W8A8Tensor | Scheme::W8A8Static);
-        if settings.emulate.is_some() && plan.weights.iter().any(|w| w.scheme.is_some_and(rounds)) {
+        if settings.emulate.is_some()
+            && plan.weights.iter().any(|w| w.scheme.is_some_and(Scheme::quantizes_activations))
+        {
             plan.notes.push("only weights are emulated: the scheme's rounding of activations is not".into());
         }
         methods::check_one_method(&plan, self)?;

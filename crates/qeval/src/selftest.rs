@@ -123,9 +123,7 @@ pub const SENSITIVE: f64 = 0.05;
 
 /// Whether a scheme, or one of several that are joined by `+`, quantizes activations.
 fn quantizes_activations(scheme: &str) -> bool {
-    use Scheme::{Int8Outlier, W8A8Static, W8A8Tensor, W8A8Token};
-    let quantizes = |name: &str| matches!(name.parse(), Ok(Int8Outlier | W8A8Static | W8A8Tensor | W8A8Token));
-    scheme.split('+').any(quantizes)
+    scheme.split('+').any(|name| name.parse().is_ok_and(Scheme::quantizes_activations))
 }
 
 /// How far perplexities may be apart, as a share.

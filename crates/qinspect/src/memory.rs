@@ -4,6 +4,7 @@
 //! is known, each counts at the scheme's nominal bits; of a model the real bytes count.
 
 use crate::{Error, Result};
+use runtime::KvType;
 use schemes::{Bits, FloatType, GgmlType, Grouping, Scheme};
 use serde::Serialize;
 use std::path::Path;
@@ -26,14 +27,9 @@ pub struct CacheShape {
 }
 
 impl CacheShape {
-    /// In F16: `2 x layers x kv_heads x head_dim x 2`.
-    pub fn f16_bytes_per_token(self) -> u64 {
-        2 * self.layers * self.kv_heads * self.head_dim * 2
-    }
-
-    /// In INT8: `2 x layers x kv_heads x (head_dim + 2)`, with an F16 scale for each key and value of a head.
-    pub fn int8_bytes_per_token(self) -> u64 {
-        2 * self.layers * self.kv_heads * (self.head_dim + 2)
+    /// Of a token, in this type.
+    pub fn bytes_per_token(self, kv: KvType) -> u64 {
+        kv.bytes_of(self.layers as usize, self.kv_heads as usize, self.head_dim as usize) as u64
     }
 }
 
@@ -234,7 +230,7 @@ fn fit(
     request: &Request,
 ) -> Result<Memory> {
     check(cache, request)?;
-    let (f16, int8) = (cache.f16_bytes_per_token(), cache.int8_bytes_per_token());
+    let [f16, int8] = [KvType::F16, KvType::Int8].map(|kv| cache.bytes_per_token(kv));
     let row = |candidate: Candidate| Row {
         bits_per_parameter: 8.0 * candidate.bytes / parameters as f64,
         weight_bytes: candidate.bytes,
@@ -323,8 +319,9 @@ mod tests {
     #[test]
     fn the_cache_of_a_token() {
         let of = |kv_heads| CacheShape { layers: 24, kv_heads, head_dim: 64 };
-        assert_eq!((of(2).f16_bytes_per_token(), of(14).f16_bytes_per_token()), (12_288, 86_016));
-        assert_eq!(of(2).int8_bytes_per_token(), 2 * 24 * 2 * 66);
+        let [f16, int8] = [KvType::F16, KvType::Int8];
+        assert_eq!((of(2).bytes_per_token(f16), of(14).bytes_per_token(f16)), (12_288, 86_016));
+        assert_eq!(of(2).bytes_per_token(int8), 2 * 24 * 2 * 66);
     }
 
     #[test]

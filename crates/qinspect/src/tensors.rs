@@ -3,6 +3,7 @@
 use crate::Result;
 use crate::metadata::{self, Entry};
 use indexmap::IndexMap;
+use runtime::KvType;
 use serde::Serialize;
 use std::path::Path;
 use store::{Container, Model};
@@ -156,7 +157,7 @@ fn architecture(model: &Model) -> Result<Architecture, String> {
         vocab_size: config.vocab_size,
         max_position: config.max_position,
         tied: config.tie_word_embeddings,
-        cache_bytes_per_token: config.cache_bytes_per_token(2),
+        cache_bytes_per_token: KvType::F16.bytes_per_token(&config),
     })
 }
 

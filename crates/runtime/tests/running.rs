@@ -3,7 +3,7 @@
 mod common;
 
 use common::{SIZE, config, flat, load, tokens, weights};
-use runtime::{Error, Observer, Sampler, Transformer, cpu, generate};
+use runtime::{Error, KvType, Observer, Sampler, Transformer, cpu, generate};
 use serde_json::json;
 
 #[test]
@@ -31,7 +31,7 @@ fn the_cache_continues_a_sequence() {
         let (a, b) = (tokens(40, 3), tokens(40, 4));
         let whole = flat(&model.hidden(&[&a, &b], None).expect("runs"));
         let mut cache = model.new_cache(2, 40).expect("room");
-        assert_eq!(cache.bytes(), model.config().cache_bytes_per_token(2) * 40 * 2);
+        assert_eq!(cache.bytes(), KvType::F16.bytes_per_token(model.config()) * 40 * 2);
         let first = model.hidden(&[&a[..30], &b[..30]], Some(&mut cache)).expect("runs");
         assert_eq!((first.dims(), cache.len()), (&[2, 30, SIZE.hidden][..], 30));
         for i in 30..40 {

@@ -121,6 +121,24 @@ impl Scheme {
         ]
     }
 
+    /// The schemes of some names, each once; `all` stands for [`Scheme::all`].
+    ///
+    /// # Errors
+    /// What a name that is none is answered with.
+    pub fn named<'a>(names: impl IntoIterator<Item = &'a str>) -> Result<Vec<Scheme>, Error> {
+        let mut out: Vec<Scheme> = Vec::new();
+        for name in names {
+            let more = if name == "all" { Scheme::all() } else { vec![name.parse()?] };
+            out.extend(more.into_iter().filter(|s| !out.contains(s)).collect::<Vec<_>>());
+        }
+        Ok(out)
+    }
+
+    /// Whether what a layer is given is quantized to 8 bits, too.
+    pub fn quantizes_activations(self) -> bool {
+        matches!(self, Scheme::Int8Outlier | Scheme::W8A8Token | Scheme::W8A8Tensor | Scheme::W8A8Static)
+    }
+
     /// Whether encoding needs activation statistics.
     pub fn needs_calibration(self) -> bool {
         matches!(self, Scheme::Int8Outlier | Scheme::W8A8Static)

@@ -88,10 +88,3 @@ pub struct Config {
     /// End-of-sequence tokens.
     pub eos_token_ids: Vec<u32>,
 }
-
-impl Config {
-    /// Bytes of the KV cache for one token: `2 x layers x kv_heads x head_dim x element bytes`.
-    pub fn cache_bytes_per_token(&self, element_bytes: usize) -> usize {
-        2 * self.layers * self.kv_heads * self.head_dim * element_bytes
-    }
-}

@@ -102,14 +102,7 @@ pub struct Calibration {
 /// # Errors
 /// [`Usage`] for a name that is none, and for no names.
 pub fn schemes(names: &[String]) -> Result<Vec<Scheme>> {
-    let mut out: Vec<Scheme> = Vec::new();
-    for name in names {
-        let more = match name.as_str() {
-            "all" => Scheme::all(),
-            name => vec![name.parse().map_err(|e: schemes::Error| Usage(e.to_string()))?],
-        };
-        out.extend(more.into_iter().filter(|s| !out.contains(s)).collect::<Vec<_>>());
-    }
+    let out = Scheme::named(names.iter().map(String::as_str)).map_err(|e| Usage(e.to_string()))?;
     if out.is_empty() {
         bail!(Usage("name a scheme, or 'all'".into()));
     }

@@ -45,12 +45,7 @@ fn measure(args: &MemoryArgs, request: &Request) -> InspectResult<Memory> {
 
 /// Schemes by name; `all` stands for those that it does elsewhere.
 pub fn schemes(names: &[String]) -> InspectResult<Vec<Scheme>> {
-    let mut schemes = Vec::new();
-    for name in names.iter().map(|name| name.trim()) {
-        let named = if name == "all" { Scheme::all() } else { vec![scheme(name)?] };
-        schemes.extend(named.into_iter().filter(|s| !schemes.contains(s)).collect::<Vec<_>>());
-    }
-    Ok(schemes)
+    Scheme::named(names.iter().map(|name| name.trim())).map_err(|e| Error::Request(e.to_string()))
 }
 
 /// One scheme by name.

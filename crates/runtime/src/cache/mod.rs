@@ -37,10 +37,16 @@ impl KvType {
     /// Bytes of one token: `2 x layers x kv_heads x head_dim x 2` in f16, and
     /// `2 x layers x kv_heads x (head_dim + 2)` in int8.
     pub fn bytes_per_token(self, config: &Config) -> usize {
-        match self {
-            KvType::F16 => config.cache_bytes_per_token(2),
-            KvType::Int8 => config.cache_bytes_per_token(1) + 2 * 2 * config.layers * config.kv_heads,
-        }
+        self.bytes_of(config.layers, config.kv_heads, config.head_dim)
+    }
+
+    /// The same of a model of this shape.
+    pub fn bytes_of(self, layers: usize, kv_heads: usize, head_dim: usize) -> usize {
+        let head = match self {
+            KvType::F16 => 2 * head_dim,
+            KvType::Int8 => head_dim + 2,
+        };
+        2 * layers * kv_heads * head
     }
 }
 
