@@ -1,5 +1,9 @@
 //! Weights that are integer codes with scales, as the integer kernels take them.
 
+use super::{
+    bytes::Vectors,
+    planes::{Meeting, Order},
+};
 use crate::simd::Simd;
 use schemes::{
     AffineStorage, FloatType, GgmlType, Grouping, INV_127, IntStorage, Matrix, Packing, RowOrder, ScaleUse, Storage,
@@ -22,6 +26,8 @@ pub struct Codes<'a> {
     pub row_bytes: usize,
     segment: usize,
     segments: usize,
+    /// Whether all segments of a row have the same factor.
+    by_row: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -53,17 +59,18 @@ impl<'a> Codes<'a> {
     }
 
     fn new(form: Form<'a>, order: RowOrder, cols: usize) -> Self {
-        let (data, row_bytes, segment): (&[u8], _, _) = match form {
+        let (data, row_bytes, group): (&[u8], _, _) = match form {
             Form::Int(int) | Form::Affine(AffineStorage { int, .. }) => {
-                let segment = match int.grouping {
-                    Grouping::Group(n) => BLOCK.min(n),
-                    Grouping::Row | Grouping::Tensor => BLOCK,
+                let group = match int.grouping {
+                    Grouping::Group(n) => Some(n),
+                    Grouping::Row | Grouping::Tensor => None,
                 };
-                (&int.codes, int.row_bytes, segment)
+                (&int.codes, int.row_bytes, group)
             }
-            Form::Ggml(ty, data) => (data, cols / 32 * ty.block_bytes(), 32),
+            Form::Ggml(ty, data) => (data, cols / 32 * ty.block_bytes(), Some(32)),
         };
-        Codes { form, order, cols, data, row_bytes, segment, segments: cols.div_ceil(segment) }
+        let segment = group.map_or(BLOCK, |n| BLOCK.min(n));
+        Codes { form, order, cols, data, row_bytes, segment, segments: cols.div_ceil(segment), by_row: group.is_none() }
     }
 
     /// Columns.
@@ -96,7 +103,7 @@ impl<'a> Codes<'a> {
 
     /// The factor of the codes of natural row `row` in segment `segment`.
     #[inline(always)]
-    pub fn scale(&self, row: usize, segment: usize) -> f32 {
+    fn scale(&self, row: usize, segment: usize) -> f32 {
         let stored = self.order.stored(row);
         match self.form {
             Form::Int(int) | Form::Affine(AffineStorage { int, .. }) => {
@@ -109,41 +116,16 @@ impl<'a> Codes<'a> {
         }
     }
 
-    /// The factors of all segments of natural row `row`; `out` has room for whole vectors.
+    /// Where factors are stored as halves: of one segment after the other, so many bytes apart.
     #[inline(always)]
-    pub fn scales<S: Simd>(&self, s: S, row: usize, out: &mut [f32]) {
-        let (stored, segments) = (self.order.stored(row), self.segments());
+    fn halves(&self) -> Option<(&'a [u8], usize, ScaleUse)> {
         match self.form {
-            Form::Int(int) | Form::Affine(AffineStorage { int, .. }) => match int.grouping {
-                Grouping::Group(n) if n == self.segment() && int.scales.ty == FloatType::F16 => {
-                    let halves = int.scales.data.as_chunks::<2>().0;
-                    let halves = &halves[stored * segments..];
-                    let n = halves.len().min(out.len());
-                    s.widen_f16(halves, &mut out[..n]);
-                    if int.scales.usage == ScaleUse::Absmax127 {
-                        for scale in out {
-                            *scale *= INV_127;
-                        }
-                    }
-                }
-                Grouping::Group(_) => {
-                    for (segment, out) in out[..segments].iter_mut().enumerate() {
-                        *out = self.scale(row, segment);
-                    }
-                }
-                Grouping::Row | Grouping::Tensor => out[..segments].fill(self.scale(row, 0)),
-            },
-            Form::Ggml(ty, data) => {
-                let blocks = data[stored * segments * ty.block_bytes()..].chunks_exact(ty.block_bytes());
-                let mut halves = [[0u8; 2]; 16];
-                let mut blocks = blocks.take(segments);
-                for out in out.chunks_mut(16) {
-                    for (half, block) in halves.iter_mut().zip(&mut blocks) {
-                        *half = [block[0], block[1]];
-                    }
-                    s.widen_f16(&halves, out);
-                }
+            Form::Int(int) | Form::Affine(AffineStorage { int, .. }) => {
+                let own = matches!(int.grouping, Grouping::Group(n) if n == self.segment);
+                let scales = &int.scales;
+                (own && scales.ty == FloatType::F16).then_some((&scales.data, 2, scales.usage))
             }
+            Form::Ggml(ty, data) => Some((data, ty.block_bytes(), ScaleUse::Multiply)),
         }
     }
 
@@ -157,6 +139,27 @@ impl<'a> Codes<'a> {
             }),
             Form::Ggml(GgmlType::Q8_0, _) => Some(Stored::Blocks),
             Form::Ggml(..) | Form::Affine(_) => None,
+        }
+    }
+
+    /// How vectors of bytes of a row meet activations, where they can be taken from there.
+    pub fn meeting(&self) -> Option<Meeting> {
+        let meeting = |order, offset| Some(Meeting { order, offset });
+        match self.form {
+            Form::Int(int) if int.packing == Packing::Nibble => meeting(Order::Even, 8),
+            Form::Int(_) if self.segment == BLOCK => meeting(Order::Halves, 128),
+            Form::Ggml(GgmlType::Q4_0, _) => meeting(Order::Blocks, 8),
+            Form::Ggml(..) => meeting(Order::Blocks, 128),
+            Form::Int(_) | Form::Affine(_) => None,
+        }
+    }
+
+    /// What those vectors are taken from.
+    #[inline(always)]
+    pub fn vectors(&self) -> Vectors {
+        match self.form {
+            Form::Int(int) | Form::Affine(AffineStorage { int, .. }) => Vectors::Codes(int.packing),
+            Form::Ggml(ty, _) => Vectors::Ggml(ty),
         }
     }
 
@@ -196,6 +199,48 @@ impl<'a> Codes<'a> {
                 for (block, out) in bytes.as_chunks::<34>().0[start / 32..].iter().zip(out.as_chunks_mut::<32>().0) {
                     widen(s, &block[2..], 0, out);
                 }
+            }
+        }
+    }
+}
+
+/// The factors of some rows: of each segment those of all rows, so many lanes.
+pub struct Factors<'a> {
+    /// Rows, those that there aren't among them.
+    pub lanes: usize,
+    /// The factors, once all rows are taken.
+    pub floats: &'a mut [f32],
+    /// Working memory of the same size.
+    pub halves: &'a mut [[u8; 2]],
+}
+
+impl Factors<'_> {
+    /// Takes those of natural row `row` as lane `lane`.
+    #[inline(always)]
+    pub fn take(&mut self, codes: &Codes<'_>, row: usize, lane: usize) {
+        let stored = codes.order.stored(row);
+        if let Some((data, step, _)) = codes.halves() {
+            let data = &data[stored * codes.segments * step..];
+            for segment in 0..codes.segments {
+                self.halves[segment * self.lanes + lane] = [data[segment * step], data[segment * step + 1]];
+            }
+            return;
+        }
+        let of_row = codes.scale(row, 0);
+        for segment in 0..codes.segments {
+            let factor = if codes.by_row { of_row } else { codes.scale(row, segment) };
+            self.floats[segment * self.lanes + lane] = factor;
+        }
+    }
+
+    /// When all rows are taken.
+    #[inline(always)]
+    pub fn finish<S: Simd>(&mut self, s: S, codes: &Codes<'_>) {
+        // All at once: what was just written in small parts can't be read in large ones at once.
+        if let Some((_, _, usage)) = codes.halves() {
+            s.widen_f16(self.halves, self.floats);
+            if usage == ScaleUse::Absmax127 {
+                self.floats.iter_mut().for_each(|scale| *scale *= INV_127);
             }
         }
     }

@@ -7,7 +7,7 @@
 //! bit, though they are computed in different ways.
 
 use super::{
-    codes::{BLOCK, Codes},
+    codes::{BLOCK, Codes, Factors},
     product::{Prior, Scratch, Task, aligned, fetch},
     quantized::Quantized,
 };
@@ -46,10 +46,11 @@ impl Integer<'_> {
         let (panel, factors) = (self.x.padded * wide, self.codes.segments() * wide);
         let codes = aligned(&mut scratch.codes, panels * panel + S::LANES * CHUNK);
         let (codes, stage) = codes.split_at_mut(panels * panel);
-        let scales = aligned(&mut scratch.floats, panels * factors + self.codes.segments().next_multiple_of(WIDEST));
-        let (scales, row_scales) = scales.split_at_mut(panels * factors);
-        for (i, (codes, scales)) in codes.chunks_exact_mut(panel).zip(scales.chunks_exact_mut(factors)).enumerate() {
-            self.transpose(s, task.start + i * wide, codes, scales, stage, row_scales);
+        let scales = aligned(&mut scratch.floats, panels * factors);
+        let halves = aligned(&mut scratch.halves, factors);
+        for (i, (codes, floats)) in codes.chunks_exact_mut(panel).zip(scales.chunks_exact_mut(factors)).enumerate() {
+            let factors = Factors { lanes: wide, floats, halves };
+            self.transpose(s, task.start + i * wide, codes, factors, stage);
         }
         let mut token = 0;
         while token < task.tokens {
@@ -68,26 +69,16 @@ impl Integer<'_> {
     }
 
     /// Rows `first..` as a panel: of each pair of columns, the codes of all rows; zeros where rows
-    /// or columns end. `scales` likewise, of each segment.
+    /// or columns end. `factors` likewise, of each segment; those of rows that there aren't may be
+    /// anything.
     #[inline(always)]
-    fn transpose<S: Simd>(
-        &self,
-        s: S,
-        first: usize,
-        panel: &mut [i16],
-        scales: &mut [f32],
-        stage: &mut [i16],
-        row_scales: &mut [f32],
-    ) {
+    fn transpose<S: Simd>(&self, s: S, first: usize, panel: &mut [i16], mut factors: Factors<'_>, stage: &mut [i16]) {
         let (cols, wide) = (self.codes.cols(), 2 * S::LANES);
-        scales.fill(0.0);
         for (i, row) in (first..self.task.end.min(first + wide)).enumerate() {
             fetch(s, self.codes.data, self.codes.start(row), self.codes.row_bytes);
-            self.codes.scales(s, row, row_scales);
-            for (scales, scale) in scales.chunks_exact_mut(wide).zip(&*row_scales) {
-                scales[i] = *scale;
-            }
+            factors.take(&self.codes, row, i);
         }
+        factors.finish(s, &self.codes);
         for half in 0..2 {
             for start in (0..cols).step_by(CHUNK) {
                 let len = CHUNK.min(cols - start);

@@ -1,6 +1,7 @@
 //! Activations as the kernels take them: packed, and quantized where asked.
 
 use super::{
+    planes::Meeting,
     product::Term,
     quantized::Quantized,
     rounding::Rounding,
@@ -80,7 +81,7 @@ pub struct Prepared<'a> {
     /// In f32.
     floats: Vec<(Recipe<'a>, Packed)>,
     /// As integer codes.
-    codes: Vec<(Recipe<'a>, Quantized)>,
+    codes: Vec<((Recipe<'a>, Option<Meeting>), Quantized)>,
 }
 
 impl<'a> Prepared<'a> {
@@ -112,10 +113,13 @@ impl<'a> Prepared<'a> {
                 }
                 Packed::new(&values, used, tile)
             }),
-            Part::Integer(_) => find(&mut self.codes, recipe, || {
-                let (values, used) = values();
-                Quantized::new(&values, used, sequences, activation, tile.pair_tokens)
-            }),
+            Part::Integer(codes) => {
+                let meeting = codes.meeting().filter(|_| tile.bytes);
+                find(&mut self.codes, (recipe, meeting), || {
+                    let (values, used) = values();
+                    Quantized::new(&values, used, sequences, activation, tile.pair_tokens, meeting)
+                })
+            }
         }
     }
 
@@ -128,8 +132,8 @@ impl<'a> Prepared<'a> {
     }
 }
 
-/// Where `recipe` is, made where it was absent.
-fn find<'a, T>(all: &mut Vec<(Recipe<'a>, T)>, recipe: Recipe<'a>, make: impl FnOnce() -> T) -> usize {
+/// Where what `recipe` makes is; made where it was absent.
+fn find<R: PartialEq, T>(all: &mut Vec<(R, T)>, recipe: R, make: impl FnOnce() -> T) -> usize {
     all.iter().position(|(r, _)| *r == recipe).unwrap_or_else(|| {
         all.push((recipe, make()));
         all.len() - 1
@@ -212,7 +216,7 @@ mod tests {
     use crate::linear::weights::Weights;
     use schemes::RowOrder;
 
-    const TILE: Tile = Tile { lanes: 16, tokens: 3, pair_tokens: 4 };
+    const TILE: Tile = Tile { lanes: 16, tokens: 3, pair_tokens: 4, bytes: false };
 
     /// The rows of a packing.
     fn unpacked(x: &Packed) -> Vec<f32> {

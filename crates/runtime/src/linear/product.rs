@@ -68,6 +68,8 @@ pub struct Scratch {
     pub floats: Vec<f32>,
     /// Codes.
     pub codes: Vec<i16>,
+    /// Scales as they are stored.
+    pub halves: Vec<[u8; 2]>,
 }
 
 thread_local! {

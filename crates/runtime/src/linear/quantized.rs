@@ -3,18 +3,24 @@
 use super::{
     codes::BLOCK,
     panel::{absmax, scales},
+    planes::{CHUNK, Chunk, Meeting, planes},
 };
 use rayon::prelude::*;
 use schemes::Activation;
 
-/// Fewer tokens than this are not interleaved.
+/// Fewer tokens than this are not interleaved; groups have a multiple of it.
 const FEW: usize = 4;
+
+/// The same where bytes are multiplied: from here on a panel's transposition costs less than a
+/// token more.
+const FEW_IN_BYTES: usize = 7;
 
 /// Columns are padded with zeros to a multiple of this: the pairs of the widest vector.
 const PAD: usize = 32;
 
-/// The largest magnitude of codes for activations that are not to be quantized.
-const MAX_CODE: f32 = 32767.0;
+/// The largest magnitude of codes for activations that are not to be quantized: both its bytes are
+/// 127.
+const MAX_CODE: f32 = 32639.0;
 
 /// Rows of activations as 16-bit codes, in the order in which a kernel reads them: of each group
 /// of tokens that it takes at a time, the first pair of columns of each token, then the second
@@ -22,7 +28,7 @@ const MAX_CODE: f32 = 32767.0;
 ///
 /// Activations that a scheme quantizes have the codes and the scale that it asks for. Others
 /// have one scale for each [`BLOCK`] columns of a token, the block's largest magnitude over
-/// 32767: a finer rounding than to f16, whose codes have 11 bits.
+/// 32639: a finer rounding than to f16, whose codes have 11 bits.
 #[derive(Debug)]
 pub struct Quantized {
     codes: Vec<i16>,
@@ -32,15 +38,26 @@ pub struct Quantized {
     /// Most tokens of a group; 1 where nothing is interleaved.
     most: usize,
     blocks: usize,
+    /// Of few tokens, as weights meet them whose bytes are multiplied.
+    planes: Vec<Chunk>,
     /// Columns with their padding.
     pub padded: usize,
 }
 
 impl Quantized {
-    /// Quantizes `rows`, each of `cols` values. Groups have up to `most` tokens.
-    pub fn new(rows: &[f32], cols: usize, sequences: &[usize], activation: Activation, most: usize) -> Self {
+    /// Quantizes `rows`, each of `cols` values. Groups have up to `most` tokens. Few tokens are also
+    /// taken apart for the `meeting`.
+    pub fn new(
+        rows: &[f32],
+        cols: usize,
+        sequences: &[usize],
+        activation: Activation,
+        most: usize,
+        meeting: Option<Meeting>,
+    ) -> Self {
         let (tokens, padded) = (rows.len() / cols, cols.next_multiple_of(PAD));
-        let most = if tokens < FEW { 1 } else { most };
+        let few = if meeting.is_some() { FEW_IN_BYTES } else { FEW };
+        let most = if tokens < few { 1 } else { most };
         let blocks = cols.div_ceil(BLOCK);
         let room = if most == 1 { tokens } else { tokens.next_multiple_of(FEW) };
         let (mut codes, mut factors) = (vec![0i16; room * padded], vec![0f32; room * blocks]);
@@ -65,7 +82,22 @@ impl Quantized {
                 }
             }
         });
-        Quantized { codes, scales: factors, tokens, most, blocks, padded }
+        let mut apart = Vec::new();
+        if let Some(meeting) = meeting.filter(|_| most == 1) {
+            let chunks = cols.div_ceil(CHUNK);
+            apart = vec![Chunk::ZERO; tokens * chunks];
+            for (codes, out) in codes.chunks_exact(padded).zip(apart.chunks_exact_mut(chunks)) {
+                planes(codes, meeting, out);
+            }
+        }
+        Quantized { codes, scales: factors, tokens, most, blocks, planes: apart, padded }
+    }
+
+    /// The activations of one token, where they are taken apart.
+    #[inline(always)]
+    pub fn planes(&self, token: usize) -> Option<&[Chunk]> {
+        let chunks = self.planes.len() / self.tokens;
+        Some(&self.planes[token * chunks..][..chunks]).filter(|planes| !planes.is_empty())
     }
 
     /// Whether groups of tokens are interleaved.
@@ -149,7 +181,7 @@ mod tests {
         #[test]
         fn sixteen_bits_are_near(tokens in 1usize..30, cols in 1usize..300, most in prop_oneof![Just(4usize), Just(12)], seed in any::<u32>()) {
             let x: Vec<f32> = (0..tokens * cols).map(|i| ((i as u32 ^ seed).wrapping_mul(2_654_435_761) >> 8) as f32 / 1e6 - 8.0).collect();
-            let q = Quantized::new(&x, cols, &[], Activation::Float, most);
+            let q = Quantized::new(&x, cols, &[], Activation::Float, most, None);
             for (row, found) in x.chunks(cols).zip(values(&q, cols).chunks(cols)) {
                 for (x, found) in row.chunks(BLOCK).zip(found.chunks(BLOCK)) {
                     let step = x.iter().fold(0f32, |m, v| m.max(v.abs())) / MAX_CODE;
@@ -162,7 +194,7 @@ mod tests {
         fn eight_bits_are_as_said(x in prop::collection::vec(-5f32..5.0, 42..=42), which in 0usize..3) {
             let activation = [Activation::Int8Token, Activation::Int8Tensor, Activation::Int8Static(0.02)][which];
             // Six tokens of seven columns, in sequences of three, two and one.
-            let found = values(&Quantized::new(&x, 7, &[3, 2, 1], activation, 4), 7);
+            let found = values(&Quantized::new(&x, 7, &[3, 2, 1], activation, 4, None), 7);
             for (t, row) in x.chunks(7).enumerate() {
                 let of_sequence = [0..21, 0..21, 0..21, 21..35, 21..35, 35..42][t].clone();
                 let over = if activation == Activation::Int8Token { row } else { &x[of_sequence] };
@@ -181,10 +213,10 @@ mod tests {
         for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
             let mut x = vec![1f32; 300];
             x[200] = bad;
-            let q = Quantized::new(&x, 300, &[], Activation::Float, 4);
+            let q = Quantized::new(&x, 300, &[], Activation::Float, 4, None);
             assert!(!q.group(0).1[1].is_finite() && q.group(0).1[0].is_finite());
         }
-        let tiny = Quantized::new(&[1e-38, -1e-40], 2, &[], Activation::Float, 4);
+        let tiny = Quantized::new(&[1e-38, -1e-40], 2, &[], Activation::Float, 4, None);
         assert_eq!(values(&tiny, 2), [0.0, 0.0]);
     }
 }

@@ -2,42 +2,42 @@
 //! the stored codes where vectors can be taken from them.
 
 use super::{
-    codes::{BLOCK, Stored},
+    codes::{BLOCK, Factors, Stored},
     integer::{Integer, WIDEST},
     product::{Scratch, aligned, fetch},
 };
 use crate::simd::Simd;
 
 /// Rows whose sums over lanes are taken together; divides the lanes of all vectors.
-const ROWS: usize = 4;
+pub(super) const ROWS: usize = 4;
 
 impl Integer<'_> {
     /// Computes; the tokens are not interleaved.
     #[inline(always)]
     pub(super) fn by_row<S: Simd>(&self, s: S, scratch: &mut Scratch) {
         let (task, segments) = (&self.task, self.codes.segments());
-        let (stride, padded) = (segments * S::LANES, segments.next_multiple_of(WIDEST));
+        let (stride, in_bytes) = (segments * S::LANES, self.x.planes(0).is_some());
         let decoded = aligned(&mut scratch.codes, ROWS * self.x.padded);
-        let floats = aligned(&mut scratch.floats, (task.tokens + 1) * stride + padded);
-        let (scales, rest) = floats.split_at_mut(stride);
-        let (row_scales, sums) = rest.split_at_mut(padded);
+        let floats = aligned(&mut scratch.floats, (task.tokens + 1) * stride);
+        let (floats, sums) = floats.split_at_mut(stride);
+        let mut factors = Factors { lanes: S::LANES, floats, halves: aligned(&mut scratch.halves, stride) };
         for first in (task.start..task.end).step_by(S::LANES) {
             let rows = S::LANES.min(task.end - first);
             for i in (0..rows).step_by(ROWS) {
                 for i in i..rows.min(i + ROWS) {
-                    fetch(s, self.codes.data, self.codes.start(first + i), self.codes.row_bytes);
-                    self.codes.scales(s, first + i, row_scales);
-                    for (segment, scale) in row_scales[..segments].iter().enumerate() {
-                        scales[segment * S::LANES + i] = *scale;
+                    if !in_bytes {
+                        fetch(s, self.codes.data, self.codes.start(first + i), self.codes.row_bytes);
                     }
+                    factors.take(&self.codes, first + i, i);
                 }
                 self.rows(s, first + i, decoded, &mut sums[i..]);
             }
+            factors.finish(s, &self.codes);
             for (t, sums) in sums.chunks_exact(stride).enumerate() {
-                let factors = self.x.group(t).1;
+                let x_factors = self.x.group(t).1;
                 let mut out = s.splat(0.0);
-                for (segment, (sum, scale)) in s.chunks(sums).iter().zip(s.chunks(scales)).enumerate() {
-                    let factor = s.splat(factors[segment * self.codes.segment() / BLOCK]);
+                for (segment, (sum, scale)) in s.chunks(sums).iter().zip(s.chunks(factors.floats)).enumerate() {
+                    let factor = s.splat(x_factors[segment * self.codes.segment() / BLOCK]);
                     out = s.fma(s.mul(s.load(sum), s.load(scale)), factor, out);
                 }
                 let mut values = [0f32; WIDEST];
@@ -52,12 +52,26 @@ impl Integer<'_> {
     #[inline(always)]
     fn rows<S: Simd>(&self, s: S, row: usize, decoded: &mut [i16], sums: &mut [f32]) {
         let tokens = self.task.tokens;
+        if let (Some(bytes), Some(_)) = (s.bytes(), self.x.planes(0)) {
+            return self.bytes_of_rows(s, bytes, row, sums);
+        }
         for t in (0..tokens).step_by(2) {
             match tokens - t {
                 1 => self.rows_with::<S, 1>(s, row, t, decoded, sums),
                 _ => self.rows_with::<S, 2>(s, row, t, decoded, sums),
             }
         }
+    }
+
+    /// The bytes of rows `row..row + ROWS`; past the last row it stands for those that there aren't.
+    #[inline(always)]
+    pub(super) fn stored_rows(&self, row: usize) -> [&[u8]; ROWS] {
+        // Plain loops: what runs inside a closure of the standard library is not always inlined.
+        let mut bytes: [&[u8]; ROWS] = [&[]; ROWS];
+        for (i, bytes) in bytes.iter_mut().enumerate() {
+            *bytes = self.codes.bytes((row + i).min(self.task.end - 1));
+        }
+        bytes
     }
 
     /// [`Integer::rows`] with tokens `token..token + T`.
@@ -70,13 +84,7 @@ impl Integer<'_> {
         decoded: &mut [i16],
         sums: &mut [f32],
     ) {
-        // Past the last row it stands for those that there aren't.
-        let at = |i: usize| (row + i).min(self.task.end - 1);
-        // Plain loops: what runs inside a closure of the standard library is not always inlined.
-        let mut bytes: [&[u8]; ROWS] = [&[]; ROWS];
-        for (i, bytes) in bytes.iter_mut().enumerate() {
-            *bytes = self.codes.bytes(at(i));
-        }
+        let bytes = self.stored_rows(row);
         let segments = self.codes.segments();
         let sums = &mut sums[token * segments * S::LANES..];
         let mut x: [&[S::Pairs]; T] = [&[]; T];
@@ -103,7 +111,7 @@ impl Integer<'_> {
             None => {
                 let cols = self.codes.cols();
                 for (i, out) in decoded.chunks_exact_mut(self.x.padded).enumerate() {
-                    self.codes.decode(s, at(i), 0, &mut out[..cols]);
+                    self.codes.decode(s, (row + i).min(self.task.end - 1), 0, &mut out[..cols]);
                     out[cols..].fill(0);
                 }
                 let mut rows: [&[i16]; ROWS] = [&[]; ROWS];

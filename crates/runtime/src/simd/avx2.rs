@@ -144,6 +144,11 @@ impl Simd for Avx2 {
     fn prefetch(self, byte: &u8) {
         simd!(_mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(byte).cast()))
     }
+    type Bytes = Plain;
+    #[inline(always)]
+    fn bytes(self) -> Option<Plain> {
+        None
+    }
     #[inline(always)]
     fn vectorize<K: Kernel>(self, k: K) -> K::Output {
         #[target_feature(enable = "avx2,fma,f16c")]

@@ -1,6 +1,6 @@
 //! AVX-512: sixteen lanes, thirty-two registers.
 
-use super::{Half, Kernel, Simd, plain::Plain};
+use super::{ByteSimd, Half, Kernel, Simd, plain::Plain};
 use std::arch::x86_64::*;
 
 /// Proof that the processor has AVX-512 F, BW, DQ, VL and VNNI, and what comes with them.
@@ -138,6 +138,11 @@ impl Simd for Avx512 {
     fn prefetch(self, byte: &u8) {
         simd!(_mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(byte).cast()))
     }
+    type Bytes = Self;
+    #[inline(always)]
+    fn bytes(self) -> Option<Self> {
+        Some(self)
+    }
     #[inline(always)]
     fn vectorize<K: Kernel>(self, k: K) -> K::Output {
         #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
@@ -259,10 +264,7 @@ impl Simd for Avx512 {
     #[inline(always)]
     fn sum4_pairs(self, v: [__m512i; 4]) -> [i32; 4] {
         simd!({
-            // As sum4 does.
-            let ab = _mm512_add_epi32(_mm512_unpacklo_epi32(v[0], v[1]), _mm512_unpackhi_epi32(v[0], v[1]));
-            let cd = _mm512_add_epi32(_mm512_unpacklo_epi32(v[2], v[3]), _mm512_unpackhi_epi32(v[2], v[3]));
-            let lanes = _mm512_add_epi32(_mm512_unpacklo_epi64(ab, cd), _mm512_unpackhi_epi64(ab, cd));
+            let lanes = quads(v);
             let half = _mm256_add_epi32(_mm512_castsi512_si256(lanes), _mm512_extracti32x8_epi32::<1>(lanes));
             let quarter = _mm_add_epi32(_mm256_castsi256_si128(half), _mm256_extracti128_si256::<1>(half));
             let mut out = [0i32; 4];
@@ -302,4 +304,75 @@ impl Simd for Avx512 {
             }
         })
     }
+}
+
+impl ByteSimd for Avx512 {
+    type R = __m512i;
+
+    #[inline(always)]
+    fn load(self, src: &[u8; 64]) -> __m512i {
+        simd!(_mm512_loadu_si512(src.as_ptr().cast()))
+    }
+    #[inline(always)]
+    fn load4(self, src: [&[u8; 16]; 4]) -> __m512i {
+        simd!({
+            let [a, b, c, d] = src.map(|src| _mm_loadu_si128(src.as_ptr().cast()));
+            let (low, high) = (_mm256_set_m128i(b, a), _mm256_set_m128i(d, c));
+            _mm512_inserti64x4::<1>(_mm512_castsi256_si512(low), high)
+        })
+    }
+    #[inline(always)]
+    fn signed(self, src: &[i8; 64]) -> __m512i {
+        simd!(_mm512_loadu_si512(src.as_ptr().cast()))
+    }
+    #[inline(always)]
+    fn ints(self, src: &[i32; 16]) -> __m512i {
+        simd!(_mm512_loadu_si512(src.as_ptr().cast()))
+    }
+    #[inline(always)]
+    fn zero(self) -> __m512i {
+        simd!(_mm512_setzero_si512())
+    }
+    #[inline(always)]
+    fn flip(self, v: __m512i) -> __m512i {
+        simd!(_mm512_xor_si512(v, _mm512_set1_epi8(-128)))
+    }
+    #[inline(always)]
+    fn nibbles(self, v: __m512i) -> [__m512i; 2] {
+        let mask = simd!(_mm512_set1_epi8(15));
+        simd!([_mm512_and_si512(v, mask), _mm512_and_si512(_mm512_srli_epi16::<4>(v), mask)])
+    }
+    #[inline(always)]
+    fn dot(self, unsigned: __m512i, signed: __m512i, sum: __m512i) -> __m512i {
+        simd!(_mm512_dpbusd_epi32(sum, unsigned, signed))
+    }
+    #[inline(always)]
+    fn join(self, high: __m512i, low: __m512i) -> __m512i {
+        simd!(_mm512_add_epi32(_mm512_slli_epi32::<8>(high), low))
+    }
+    #[inline(always)]
+    fn sum_quads(self, v: [__m512i; 4], whole: usize) -> [[f32; 4]; 4] {
+        let mut out = [[0.0; 4]; 4];
+        simd!({
+            let mut sums = quads(v);
+            if whole > 1 {
+                sums = _mm512_add_epi32(sums, _mm512_shuffle_i32x4::<0b10_11_00_01>(sums, sums));
+            }
+            if whole > 2 {
+                sums = _mm512_add_epi32(sums, _mm512_shuffle_i32x4::<0b01_00_11_10>(sums, sums));
+            }
+            _mm512_storeu_ps(out.as_mut_ptr().cast(), _mm512_cvtepi32_ps(sums));
+        });
+        out
+    }
+}
+
+/// Of four vectors the sums of four consecutive integers: transposed within each 128-bit lane while
+/// they are added.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn quads(v: [__m512i; 4]) -> __m512i {
+    let ab = _mm512_add_epi32(_mm512_unpacklo_epi32(v[0], v[1]), _mm512_unpackhi_epi32(v[0], v[1]));
+    let cd = _mm512_add_epi32(_mm512_unpacklo_epi32(v[2], v[3]), _mm512_unpackhi_epi32(v[2], v[3]));
+    _mm512_add_epi32(_mm512_unpacklo_epi64(ab, cd), _mm512_unpackhi_epi64(ab, cd))
 }

@@ -68,6 +68,10 @@ pub trait Simd: Copy + Send + Sync + 'static {
     /// Asks for the memory about a byte that will be read soon.
     #[inline(always)]
     fn prefetch(self, _: &u8) {}
+    /// Products of bytes, where the processor has them at their full rate.
+    type Bytes: ByteSimd;
+    /// The same.
+    fn bytes(self) -> Option<Self::Bytes>;
     /// Runs `k` with the instructions of this set enabled.
     fn vectorize<K: Kernel>(self, k: K) -> K::Output;
 
@@ -108,6 +112,34 @@ pub trait Simd: Copy + Send + Sync + 'static {
     fn transpose_pairs(self, rows: &mut [Self::I; 16]);
 }
 
+/// Vectors of 64 bytes, and their products.
+pub trait ByteSimd: Copy {
+    /// 64 bytes, or 16 integers of 32 bits.
+    type R: Copy;
+
+    /// 64 bytes.
+    fn load(self, src: &[u8; 64]) -> Self::R;
+    /// Four times 16 bytes.
+    fn load4(self, src: [&[u8; 16]; 4]) -> Self::R;
+    /// Signed bytes.
+    fn signed(self, src: &[i8; 64]) -> Self::R;
+    /// Integers.
+    fn ints(self, src: &[i32; 16]) -> Self::R;
+    /// Zeros.
+    fn zero(self) -> Self::R;
+    /// The highest bit of each byte inverted.
+    fn flip(self, v: Self::R) -> Self::R;
+    /// The low and the high nibbles of each byte.
+    fn nibbles(self, v: Self::R) -> [Self::R; 2];
+    /// Adds to each integer the products of four unsigned bytes with four signed ones, wrapping around.
+    fn dot(self, unsigned: Self::R, signed: Self::R, sum: Self::R) -> Self::R;
+    /// `256 * high + low` of integers, wrapping around.
+    fn join(self, high: Self::R, low: Self::R) -> Self::R;
+    /// Sums of four consecutive integers, wrapping around, to the nearest floats: of each four of
+    /// them, of each vector. `whole` fours (1, 2 or 4) are one sum, which stands for each of them.
+    fn sum_quads(self, v: [Self::R; 4], whole: usize) -> [[f32; 4]; 4];
+}
+
 /// A half as memory has it: aligned, or as bytes of a file.
 pub trait Half: Copy {
     /// Its value.
@@ -146,6 +178,8 @@ pub struct Tile {
     pub tokens: usize,
     /// [`Simd::PAIR_TOKENS`].
     pub pair_tokens: usize,
+    /// Whether there is [`Simd::bytes`].
+    pub bytes: bool,
 }
 
 /// The instruction sets that there are kernels for.
@@ -182,8 +216,8 @@ impl Isa {
 
     /// The register tile of the matrix kernels.
     pub fn tile(self) -> Tile {
-        fn of<S: Simd>(_: S) -> Tile {
-            Tile { lanes: S::LANES, tokens: S::TOKENS, pair_tokens: S::PAIR_TOKENS }
+        fn of<S: Simd>(s: S) -> Tile {
+            Tile { lanes: S::LANES, tokens: S::TOKENS, pair_tokens: S::PAIR_TOKENS, bytes: s.bytes().is_some() }
         }
         match self {
             #[cfg(target_arch = "x86_64")]

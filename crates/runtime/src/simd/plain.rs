@@ -1,6 +1,6 @@
 //! Without instructions of any particular processor; the compiler may vectorize the arrays.
 
-use super::{Half, Kernel, Simd};
+use super::{ByteSimd, Half, Kernel, Simd};
 
 /// Arrays of eight.
 #[derive(Debug, Clone, Copy)]
@@ -92,6 +92,11 @@ impl Simd for Plain {
     fn sum4(self, v: [V; 4]) -> [f32; 4] {
         v.map(|v| self.sum(v))
     }
+    type Bytes = Self;
+    #[inline(always)]
+    fn bytes(self) -> Option<Self> {
+        Some(self)
+    }
     #[inline(always)]
     fn vectorize<K: Kernel>(self, k: K) -> K::Output {
         k.run(self)
@@ -180,6 +185,58 @@ impl Simd for Plain {
         for (i, row) in rows[..8].iter_mut().enumerate() {
             *row = std::array::from_fn(|j| before[j][i]);
         }
+    }
+}
+
+impl ByteSimd for Plain {
+    type R = [[u8; 4]; 16];
+
+    #[inline(always)]
+    fn load(self, src: &[u8; 64]) -> Self::R {
+        std::array::from_fn(|i| src.as_chunks().0[i])
+    }
+    #[inline(always)]
+    fn load4(self, src: [&[u8; 16]; 4]) -> Self::R {
+        std::array::from_fn(|i| src[i / 4].as_chunks().0[i % 4])
+    }
+    #[inline(always)]
+    fn signed(self, src: &[i8; 64]) -> Self::R {
+        std::array::from_fn(|i| std::array::from_fn(|j| src[4 * i + j] as u8))
+    }
+    #[inline(always)]
+    fn ints(self, src: &[i32; 16]) -> Self::R {
+        src.map(i32::to_le_bytes)
+    }
+    #[inline(always)]
+    fn zero(self) -> Self::R {
+        [[0; 4]; 16]
+    }
+    #[inline(always)]
+    fn flip(self, v: Self::R) -> Self::R {
+        v.map(|v| v.map(|b| b ^ 0x80))
+    }
+    #[inline(always)]
+    fn nibbles(self, v: Self::R) -> [Self::R; 2] {
+        [v.map(|v| v.map(|b| b & 15)), v.map(|v| v.map(|b| b >> 4))]
+    }
+    #[inline(always)]
+    fn dot(self, unsigned: Self::R, signed: Self::R, sum: Self::R) -> Self::R {
+        std::array::from_fn(|i| {
+            let products = (0..4).map(|j| i32::from(unsigned[i][j]) * i32::from(signed[i][j] as i8));
+            products.fold(i32::from_le_bytes(sum[i]), i32::wrapping_add).to_le_bytes()
+        })
+    }
+    #[inline(always)]
+    fn join(self, high: Self::R, low: Self::R) -> Self::R {
+        std::array::from_fn(|i| {
+            let [high, low] = [high[i], low[i]].map(i32::from_le_bytes);
+            (high << 8).wrapping_add(low).to_le_bytes()
+        })
+    }
+    #[inline(always)]
+    fn sum_quads(self, v: [Self::R; 4], whole: usize) -> [[f32; 4]; 4] {
+        let sum = |v: &[[u8; 4]]| v.iter().fold(0, |sum, b| i32::wrapping_add(sum, i32::from_le_bytes(*b)));
+        std::array::from_fn(|i| std::array::from_fn(|j| sum(&v[j][i / whole * whole * 4..][..whole * 4]) as f32))
     }
 }
 

@@ -116,6 +116,33 @@ impl Kernel for Pairs<'_> {
     }
 }
 
+/// Operations on bytes, each as what it leaves behind in sums.
+struct OfBytes<'a>(&'a [u8]);
+
+impl Kernel for OfBytes<'_> {
+    type Output = Option<Vec<[[f32; 4]; 4]>>;
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) -> Self::Output {
+        let b = s.bytes()?;
+        let part = |i: usize| self.0[64 * i..].first_chunk::<64>().expect("long enough");
+        let signed = |i: usize| part(i).map(|b| b as i8);
+        let v = |i: usize| b.load(part(i));
+        let ints: [[i32; 16]; 2] =
+            [0, 1].map(|i| std::array::from_fn(|j| i32::from_le_bytes(part(i).as_chunks().0[j])));
+        let quarter = |i: usize| self.0[i..].first_chunk::<16>().expect("long enough");
+        let [low, high] = b.nibbles(v(2));
+        let four = b.load4([quarter(3), quarter(70), quarter(99), quarter(150)]);
+        let start = b.ints(&ints[0]);
+        let x = b.signed(&signed(3));
+        let vectors = [
+            [b.dot(v(0), x, b.zero()), b.dot(b.flip(v(1)), x, start), b.dot(low, x, start), b.dot(high, x, start)],
+            [b.dot(four, x, b.zero()), b.join(start, b.ints(&ints[1])), start, b.zero()],
+        ];
+        Some([1, 2, 4].iter().flat_map(|whole| vectors.map(|v| b.sum_quads(v, *whole))).collect())
+    }
+}
+
 /// The same, one lane after the other.
 fn plain_pairs(x: &[i16], lanes: usize) -> Vec<Vec<i64>> {
     let at = |v: usize, lane: usize| [x[2 * (v * lanes + lane)], x[2 * (v * lanes + lane) + 1]];
@@ -201,6 +228,19 @@ proptest! {
     fn pairs_as_lane_by_lane(x in prop::collection::vec(any::<i16>(), 512)) {
         for isa in Isa::available() {
             prop_assert_eq!(isa.run(Pairs(&x)), plain_pairs(&x, isa.tile().lanes), "{:?}", isa);
+        }
+    }
+
+    #[test]
+    fn bytes_as_plain_ones(x in prop::collection::vec(any::<u8>(), 256)) {
+        let want = Isa::Plain(plain::Plain).run(OfBytes(&x));
+        // The first sums, from what they mean.
+        let product = |i: usize| i32::from(x[i]) * i32::from(x[192 + i] as i8);
+        for (q, sums) in want.as_ref().expect("plain has all")[0].iter().enumerate() {
+            prop_assert_eq!(sums[0], (16 * q..16 * q + 16).map(product).sum::<i32>() as f32);
+        }
+        for isa in Isa::available() {
+            prop_assert!(isa.run(OfBytes(&x)).is_none_or(|got| Some(got) == want), "{:?}", isa);
         }
     }
 
