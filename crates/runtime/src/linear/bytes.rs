@@ -4,6 +4,7 @@
 use super::{
     integer::Integer,
     planes::{CHUNK, Chunk},
+    product::AHEAD,
     rows::ROWS,
 };
 use crate::simd::{ByteSimd, Simd};
@@ -11,9 +12,6 @@ use schemes::{GgmlType, Packing};
 
 /// Blocks of 32 columns in a chunk.
 const BLOCKS: usize = CHUNK / 32;
-
-/// Bytes of weights that are fetched ahead of their use, at least.
-const AHEAD: usize = 4 * 1024;
 
 /// What vectors of bytes are taken from.
 #[derive(Debug, Clone, Copy)]

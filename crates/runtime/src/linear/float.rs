@@ -45,11 +45,22 @@ impl Float<'_> {
     /// Computes.
     #[inline(always)]
     pub fn run<S: Simd>(&self, s: S, scratch: &mut Scratch) {
-        let block = block_len(self.x.cols);
-        for column in (0..self.x.cols).step_by(block) {
-            let len = block.min(self.x.cols - column);
-            let prior = if column == 0 { self.prior } else { Prior::Output };
-            Slab { term: self, column, len, padded: len.next_multiple_of(PAD), prior }.run(s, scratch);
+        let (task, cols) = (&self.task, self.x.cols);
+        let block = block_len(cols);
+        // While all activations stay in the cache, weights are read once, in their order. Else a block of
+        // columns of the activations stays there while all rows pass.
+        let rows = match task.tokens {
+            n if n <= S::TOKENS => TILE,
+            n if n * cols <= CACHED => STRIP,
+            _ => MAX_TASK,
+        };
+        for row in (task.start..task.end).step_by(rows) {
+            for column in (0..cols).step_by(block) {
+                let len = block.min(cols - column);
+                let prior = if column == 0 { self.prior } else { Prior::Output };
+                let end = task.end.min(row + rows);
+                Slab { term: self, row, end, column, len, padded: len.next_multiple_of(PAD), prior }.run(s, scratch);
+            }
         }
     }
 }
@@ -58,6 +69,9 @@ impl Float<'_> {
 #[derive(Clone, Copy)]
 struct Slab<'a> {
     term: &'a Float<'a>,
+    /// First row, and past the last.
+    row: usize,
+    end: usize,
     /// First column.
     column: usize,
     /// Columns, and the same padded.
@@ -69,7 +83,7 @@ struct Slab<'a> {
 impl Slab<'_> {
     #[inline(always)]
     fn run<S: Simd>(&self, s: S, scratch: &mut Scratch) {
-        let (task, tokens) = (&self.term.task, self.term.task.tokens);
+        let tokens = self.term.task.tokens;
         let cached = (CACHED / self.padded / S::TOKENS).max(1) * S::TOKENS;
         // With few tokens a strip is multiplied as soon as it is decoded, while it is in the
         // first-level cache; with many the task's rows are decoded once for all of them.
@@ -79,8 +93,8 @@ impl Slab<'_> {
             _ => MAX_TASK,
         };
         let scratch = aligned(&mut scratch.floats, at_once * self.padded);
-        for row in (task.start..task.end).step_by(at_once) {
-            let rows = at_once.min(task.end - row);
+        for row in (self.row..self.end).step_by(at_once) {
+            let rows = at_once.min(self.end - row);
             self.decode(s, row, rows, scratch);
             for token in (0..tokens).step_by(cached) {
                 let end = tokens.min(token + cached);
@@ -99,7 +113,9 @@ impl Slab<'_> {
         let (bytes, row_bytes) = self.term.weights.bytes().unwrap_or_default();
         for (i, out) in scratch.chunks_exact_mut(self.padded).take(tiles).enumerate() {
             if i < rows {
-                fetch(s, bytes, self.term.weights.order().stored(row + i) * row_bytes, row_bytes);
+                let part = |columns: usize| row_bytes * columns / self.term.x.cols;
+                let at = self.term.weights.order().stored(row + i) * row_bytes + part(self.column);
+                fetch(s, bytes, at, part(self.len), (self.end - self.row) * row_bytes);
                 self.term.weights.decode(s, row + i, self.column, &mut out[..self.len]);
                 out[self.len..].fill(0.0);
             } else {

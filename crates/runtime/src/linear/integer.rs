@@ -75,7 +75,7 @@ impl Integer<'_> {
     fn transpose<S: Simd>(&self, s: S, first: usize, panel: &mut [i16], mut factors: Factors<'_>, stage: &mut [i16]) {
         let (cols, wide) = (self.codes.cols(), 2 * S::LANES);
         for (i, row) in (first..self.task.end.min(first + wide)).enumerate() {
-            fetch(s, self.codes.data, self.codes.start(row), self.codes.row_bytes);
+            fetch(s, self.codes.data, self.codes.start(row), self.codes.row_bytes, 0);
             factors.take(&self.codes, row, i);
         }
         factors.finish(s, &self.codes);

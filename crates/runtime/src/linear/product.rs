@@ -14,8 +14,11 @@ const ROWS: usize = 32;
 /// Rows that one task computes at most.
 pub const MAX_TASK: usize = 64;
 
-/// Bytes of weights that are fetched from memory ahead of their decoding.
-const AHEAD: usize = 4 * 1024;
+/// Bytes of weights that are fetched from memory ahead of their decoding, at least.
+pub const AHEAD: usize = 4 * 1024;
+
+/// At most: they are to stay in the second-level cache.
+const MOST_AHEAD: usize = 256 * 1024;
 
 /// One product to add to the output.
 #[derive(Debug, Clone, Copy)]
@@ -87,11 +90,12 @@ pub fn aligned<T: Copy + Default>(vec: &mut Vec<T>, n: usize) -> &mut [T] {
     &mut vec[offset..offset + n]
 }
 
-/// Asks for what will be decoded some time later than the `len` bytes at `at`. The processor does
-/// so by itself, but only to the end of a page.
+/// Asks for what will be decoded some time later than the `len` bytes at `at`: about `ahead` bytes
+/// further on. The processor does so by itself, but only to the end of a page.
 #[inline(always)]
-pub fn fetch<S: Simd>(s: S, data: &[u8], at: usize, len: usize) {
-    for line in data.get(at + AHEAD..at + AHEAD + len).unwrap_or_default().chunks(64) {
+pub fn fetch<S: Simd>(s: S, data: &[u8], at: usize, len: usize, ahead: usize) {
+    let at = at + ahead.clamp(AHEAD, MOST_AHEAD);
+    for line in data.get(at..at + len).unwrap_or_default().chunks(64) {
         s.prefetch(&line[0]);
     }
 }

@@ -26,7 +26,7 @@ impl Integer<'_> {
             for i in (0..rows).step_by(ROWS) {
                 for i in i..rows.min(i + ROWS) {
                     if !in_bytes {
-                        fetch(s, self.codes.data, self.codes.start(first + i), self.codes.row_bytes);
+                        fetch(s, self.codes.data, self.codes.start(first + i), self.codes.row_bytes, 0);
                     }
                     factors.take(&self.codes, first + i, i);
                 }
