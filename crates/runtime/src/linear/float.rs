@@ -10,6 +10,7 @@ use super::{
     weights::Weights,
 };
 use crate::simd::Simd;
+use std::ops::Range;
 
 /// Columns whose products are summed before they are added to the output, about: few enough
 /// that a strip of rows and a group of tokens share the first-level cache.
@@ -19,7 +20,7 @@ const MAX_BLOCK: usize = 640;
 const TILE: usize = 4;
 
 /// Rows that are decoded for one pass over few tokens; a multiple of [`TILE`].
-const STRIP: usize = 16;
+const STRIP: usize = 8;
 
 /// Floats of activations that stay in the second-level cache while a task's rows pass.
 const CACHED: usize = 96 * 1024;
@@ -115,13 +116,32 @@ impl Slab<'_> {
             if i < rows {
                 let part = |columns: usize| row_bytes * columns / self.term.x.cols;
                 let at = self.term.weights.order().stored(row + i) * row_bytes + part(self.column);
-                fetch(s, bytes, at, part(self.len), (self.end - self.row) * row_bytes);
+                if !self.in_strips(s) {
+                    fetch(s, bytes, at, part(self.len), (self.end - self.row) * row_bytes);
+                }
                 self.term.weights.decode(s, row + i, self.column, &mut out[..self.len]);
                 out[self.len..].fill(0.0);
             } else {
                 out.fill(0.0);
             }
         }
+    }
+
+    /// Whether all tokens pass each strip before the next one is decoded.
+    fn in_strips<S: Simd>(&self, _: S) -> bool {
+        let tokens = self.term.task.tokens;
+        tokens > S::TOKENS && tokens * self.term.x.cols <= CACHED
+    }
+
+    /// The bytes of weights to ask for while four rows are multiplied with some tokens: of the rows a
+    /// strip further on, the share of these tokens and columns.
+    #[inline(always)]
+    fn ahead<S: Simd>(&self, s: S, row: usize, tokens: Range<usize>) -> &[u8] {
+        let (bytes, row_bytes) = self.term.weights.bytes().unwrap_or_default();
+        let (all, cols) = (self.term.task.tokens, self.term.x.cols);
+        let start = self.term.weights.order().stored(row + STRIP) * row_bytes;
+        let at = |token| start + TILE * row_bytes * (self.column * all + token * self.len) / (all * cols);
+        if self.in_strips(s) { bytes.get(at(tokens.start)..at(tokens.end)).unwrap_or_default() } else { &[] }
     }
 
     /// Multiplies one strip with tokens `token..end`.
@@ -155,7 +175,8 @@ impl Slab<'_> {
     /// Multiplies four rows with `T` tokens and stores the results.
     #[inline(always)]
     fn tile<S: Simd, const T: usize>(&self, s: S, edge: &Edge, tile: &[f32], token: usize) {
-        let sums = dot::<S, T>(s, tile, self.term.x.group(token, self.column, self.padded));
+        let ahead = self.ahead(s, edge.row, token..token + T);
+        let sums = dot::<S, T>(s, tile, self.term.x.group(token, self.column, self.padded), ahead);
         for (t, sums) in sums.iter().enumerate() {
             let out = self.term.task.out(token + t, edge.row, edge.rows);
             match <&mut [f32; TILE]>::try_from(&mut *out) {
@@ -204,9 +225,10 @@ impl Edge {
     }
 }
 
-/// Products of four rows, one after the other in `tile`, with `T` tokens, packed.
+/// Products of four rows, one after the other in `tile`, with `T` tokens, packed. Asks for the bytes
+/// `ahead`, little by little.
 #[inline(always)]
-fn dot<S: Simd, const T: usize>(s: S, tile: &[f32], x: &[f32]) -> [[f32; TILE]; T] {
+fn dot<S: Simd, const T: usize>(s: S, tile: &[f32], x: &[f32], ahead: &[u8]) -> [[f32; TILE]; T] {
     // Plain loops: what runs inside a closure of the standard library is compiled without the
     // vector instructions.
     let len = tile.len() / TILE;
@@ -215,7 +237,11 @@ fn dot<S: Simd, const T: usize>(s: S, tile: &[f32], x: &[f32]) -> [[f32; TILE]; 
     let (c, d) = rest.split_at(len);
     let rows = s.chunks(a).iter().zip(s.chunks(b)).zip(s.chunks(c)).zip(s.chunks(d));
     let mut sums = [[s.splat(0.0); TILE]; T];
+    let mut lines = ahead.iter().step_by(64);
     for (x, (((a, b), c), d)) in s.chunks(x).as_chunks::<T>().0.iter().zip(rows) {
+        if let Some(byte) = lines.next() {
+            s.prefetch(byte);
+        }
         let mut v = [s.splat(0.0); T];
         for t in 0..T {
             v[t] = s.load(&x[t]);
