@@ -72,6 +72,19 @@ impl Output {
         weights::write(&file, self.float, &entries, &self.metadata)
     }
 
+    /// Removes what [`Output::save`] wrote and the metrics beside it, and the folder unless it existed before: a training
+    /// that failed before it can be resumed stands in no other's way.
+    pub fn discard(&self, existed: bool) {
+        let made = ["config.json", "model.safetensors", crate::metrics::FILE];
+        for name in made.into_iter().chain(self.files.iter().map(|(name, _)| name.as_str())) {
+            // What isn't there needs no removing, and what can't be removed is named by the next training.
+            let _ = std::fs::remove_file(self.folder.join(name));
+        }
+        if !existed {
+            let _ = std::fs::remove_dir(&self.folder);
+        }
+    }
+
     /// A Llama with a tokenizer that was made for it, in F16.
     ///
     /// # Errors

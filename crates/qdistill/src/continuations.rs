@@ -1,5 +1,6 @@
 //! What a teacher thinks comes next, softened by temperatures.
 
+use crate::soft::check_temperature;
 use crate::teacher::Model;
 use crate::{Error, Result};
 use serde::Serialize;
@@ -56,11 +57,17 @@ pub fn softened(logits: &[f32], temperature: f64) -> Vec<f64> {
     out
 }
 
+/// Entropy in nats.
+fn entropy(p: &[f64]) -> f64 {
+    // Less than nothing is not shown: -0 has a sign.
+    0.0 - p.iter().filter(|p| **p > 0.0).map(|p| p * p.ln()).sum::<f64>()
+}
+
 /// Runs `prompt` and lists the `top` most likely next tokens. `next` is the text that really follows, if it is known:
 /// its first token is the hard label; without it, that is the most likely token.
 ///
 /// # Errors
-/// A prompt without tokens or longer than the model is made for, a temperature that is not positive, or logits that
+/// A prompt without tokens or longer than the model is made for, temperatures out of range or equal, or logits that
 /// are not finite.
 pub fn continuations(
     model: &Model,
@@ -69,25 +76,28 @@ pub fn continuations(
     temperatures: &[f64],
     top: usize,
 ) -> Result<Continuations> {
-    if let Some(bad) = temperatures.iter().find(|t| !(t.is_finite() && **t > 0.0)) {
-        return Err(Error::Labels(format!("temperature {bad} is not positive")));
+    for (i, &t) in temperatures.iter().enumerate() {
+        check_temperature(t).map_err(Error::Prompt)?;
+        if temperatures[..i].contains(&t) {
+            return Err(Error::Prompt(format!("temperature {t} is there twice")));
+        }
     }
     let encode = |text: &str| model.text.encode(text).map_err(|e| Error::Tokenizer(e.to_string()));
     let ids: Vec<u32> = model.text.bos().into_iter().chain(encode(prompt)?).collect();
     let longest = model.transformer.config().max_position;
     if ids.is_empty() || ids.len() > longest {
-        return Err(Error::Text(format!("a prompt of {} tokens; 1 to {longest} are possible", ids.len())));
+        return Err(Error::Prompt(format!("it has {} tokens; 1 to {longest} are possible", ids.len())));
     }
     let hidden = model.transformer.hidden(&[&ids], None)?;
     let logits = model.transformer.see_logits(&hidden, ids.len() - 1..ids.len(), <[f32]>::to_vec)?;
     if logits.iter().any(|x| !x.is_finite()) {
-        return Err(Error::malformed(&model.path, "the logits after the prompt are NaN or infinite"));
+        return Err(model.not_finite("the logits after the prompt"));
     }
     let mut ranked: Vec<u32> = (0..logits.len() as u32).collect();
     ranked.sort_by(|a, b| logits[*b as usize].total_cmp(&logits[*a as usize]).then(a.cmp(b)));
     let hard = match next.map(encode).transpose()? {
         Some(ids) => {
-            let first = ids.first().ok_or_else(|| Error::Text("nothing follows the prompt".into()))?;
+            let first = ids.first().ok_or_else(|| Error::Prompt("nothing follows it".into()))?;
             ranked.iter().position(|id| id == first).ok_or(runtime::Error::Token { id: *first, vocab: logits.len() })?
         }
         None => 0,
@@ -98,7 +108,7 @@ pub fn continuations(
         let of = |rank: usize| ranked.get(rank).map(|&id| p[id as usize]);
         Softened {
             temperature,
-            entropy: -p.iter().filter(|p| **p > 0.0).map(|p| p * p.ln()).sum::<f64>(),
+            entropy: entropy(p),
             first_to_third: of(0).zip(of(2)).filter(|(_, third)| *third > 0.0).map(|(first, third)| first / third),
             others: (1.0 - listed.iter().filter_map(|&rank| of(rank)).sum::<f64>()).max(0.0),
         }
@@ -129,6 +139,12 @@ fn text_of(model: &Model, id: u32) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn certainty_has_no_entropy_and_no_sign() {
+        assert_eq!(entropy(&[1.0, 0.0]).to_bits(), 0);
+        assert!((entropy(&[0.5, 0.5]) - 2f64.ln()).abs() < 1e-15);
+    }
 
     #[test]
     fn a_ratio_of_2_24_becomes_its_square_root_1_50_at_temperature_2() {

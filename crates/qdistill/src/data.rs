@@ -5,7 +5,19 @@ use crate::random::{self, ChaCha8Rng};
 use crate::tokenizer::{self, END_OF_TEXT_ID};
 use rand::Rng;
 use rand::seq::SliceRandom;
+use std::path::Path;
 use tokenizers::Tokenizer;
+
+/// Reads a text.
+///
+/// # Errors
+/// [`Error::Io`]; [`Error::Malformed`] for what isn't a file: a device may never end.
+pub fn read_text(path: &Path) -> Result<String> {
+    if !std::fs::metadata(path).map_err(Error::io(path))?.is_file() {
+        return Err(Error::malformed(path, "is not a regular file"));
+    }
+    std::fs::read_to_string(path).map_err(Error::io(path))
+}
 
 /// The tokens of all training text, and the part that is kept for validation.
 #[derive(Debug, Clone)]

@@ -60,7 +60,7 @@ impl<'a> Text<'a> {
         if let Some(teacher) = &mut teacher {
             teacher.keep(&split.validation);
         }
-        let (batch, parts) = (recipe.batch, recipe.parts);
+        let (batch, parts) = (recipe.batch, recipe.parts());
         let rng = random::stream(recipe.seed, random::BATCHES);
         Ok(Self { windows, split, teacher, batch, parts, rng, deck: vec![] })
     }

@@ -54,6 +54,22 @@ pub enum Error {
         /// The type.
         float: schemes::FloatType,
     },
+    /// A prompt that can't be continued.
+    #[error("prompt: {0}")]
+    Prompt(String),
+    /// More memory than there is.
+    #[error("{0}; make the model smaller")]
+    Memory(String),
+    /// Settings that can't be read.
+    #[error("{path}, line {line}: {message}")]
+    Toml {
+        /// The file.
+        path: PathBuf,
+        /// Where in it.
+        line: usize,
+        /// What is wrong there.
+        message: String,
+    },
     /// Labels that can't be asked for.
     #[error("labels: {0}")]
     Labels(String),

@@ -11,6 +11,7 @@ pub mod distill;
 mod error;
 pub mod gradient;
 pub mod labels;
+mod memory;
 pub mod metrics;
 pub mod model;
 pub mod ops;

@@ -1,6 +1,7 @@
 //! The model that is trained: Llama or Qwen2, on candle's autograd.
 
 use crate::error::Result;
+use crate::memory;
 use crate::ops;
 use crate::random::{self, ChaCha8Rng};
 use crate::recipe::Shape;
@@ -42,6 +43,9 @@ struct Linear {
 pub const EMBEDDING: &str = "model.embed_tokens.weight";
 /// The output projection's name, where it is a matrix of its own.
 pub const HEAD: &str = "lm_head.weight";
+
+/// Bytes beside a block's weights.
+const RECORDS: u64 = 8 << 10;
 
 /// Gives a tensor's values, row-major, for its name and dimensions.
 pub type Values<'a> = dyn FnMut(&str, &[usize]) -> Result<Vec<f32>> + 'a;
@@ -114,6 +118,11 @@ impl Student {
     /// A model whose values `weights` gives, by name and dimensions, one after the other.
     pub fn build(shape: &Shape, vocabulary: usize, dtype: DType, weights: &mut Values<'_>) -> Result<Self> {
         shape.check()?;
+        // What candle keeps of each tensor counts where there are very many blocks.
+        let bytes = shape.weights(vocabulary).and_then(|n| n.checked_mul(dtype.size_in_bytes() as u64));
+        let records = (shape.layers as u64).checked_mul(RECORDS);
+        let what = format!("a student of {} blocks, {} wide, with {vocabulary} tokens,", shape.layers, shape.hidden);
+        memory::check(&what, bytes.zip(records).and_then(|(bytes, records)| bytes.checked_add(records)))?;
         let mut var = |name: &str, dims: &[usize]| -> Result<Var> {
             let values = weights(name, dims)?;
             Ok(Var::from_tensor(&Tensor::from_vec(values, dims, &Device::Cpu)?.to_dtype(dtype)?)?)

@@ -7,6 +7,7 @@ use crate::gradient::Window;
 use crate::model::Student;
 use crate::ops::Objective;
 use crate::recipe::{Recipe, TrainRecipe};
+use crate::resume;
 use crate::tokenizer;
 use crate::train::{Drawn, Finished, Job, Progress, Source, check_free, train};
 use candle_core::DType;
@@ -51,7 +52,10 @@ pub fn pretrain(
         hash.update(&(text.len() as u64).to_le_bytes());
         hash.update(text.as_bytes());
     });
-    let identity = format!("{}/{:?}", hash.finalize(), recipe);
+    let mut identity = resume::fields(&recipe.model)?;
+    identity.extend(resume::fields(train_recipe)?);
+    identity.insert("vocabulary".into(), recipe.tokenizer.vocabulary.to_string());
+    identity.insert("text".into(), hash.finalize().to_string());
     let mut job = Job {
         student: &student,
         source: &mut source,
@@ -59,7 +63,7 @@ pub fn pretrain(
         recipe: train_recipe,
         output: &output,
         tokenizer: &tokenizer,
-        identity: blake3::hash(identity.as_bytes()).to_string(),
+        identity,
     };
     train(&mut job, resume, progress)
 }
@@ -88,7 +92,7 @@ impl Source for Batches<'_> {
         let rows = recipe.batch * recipe.context / context;
         let batch = self.sampler.batch(rows, context)?;
         let windows: Vec<Drawn> = batch.chunks(context + 1).map(|w| Drawn::Text(w.into())).collect();
-        Ok(windows.chunks(rows / recipe.parts).map(<[_]>::to_vec).collect())
+        Ok(windows.chunks(rows / recipe.parts()).map(<[_]>::to_vec).collect())
     }
 
     fn held_out(&self) -> Vec<Drawn> {
@@ -189,7 +193,7 @@ mod tests {
         let mut other = recipe.clone();
         other.train.learning_rate *= 2.0;
         let error = go(&other, true, &mut ()).expect_err("another training").to_string();
-        assert!(error.contains("other settings"), "{error}");
+        assert!(error.contains("with learning_rate 0.02, not 0.04"), "{error}");
         let finished = go(&recipe, true, &mut ()).expect("it resumes");
         assert_eq!((finished.steps, finished.stopped_early), (12, false));
         let file = |folder: &Path, name: &str| std::fs::read(folder.join(name)).expect(name);

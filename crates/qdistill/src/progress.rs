@@ -9,6 +9,8 @@ use std::time::Instant;
 /// A bar on a terminal, and lines for the validations everywhere.
 pub struct Bar<'a> {
     bars: &'a Bars,
+    /// What a validation's `kl` is.
+    kl: String,
     began: Instant,
     predictions: usize,
     /// Losses of the steps since the last validation.
@@ -16,9 +18,9 @@ pub struct Bar<'a> {
 }
 
 impl<'a> Bar<'a> {
-    /// A bar that appears once training starts.
-    pub fn new(bars: &'a Bars) -> Self {
-        Self { bars, began: Instant::now(), predictions: 0, losses: Vec::new() }
+    /// A bar that appears once training starts; `kl` says what a validation's is.
+    pub fn new(bars: &'a Bars, kl: String) -> Self {
+        Self { bars, kl, began: Instant::now(), predictions: 0, losses: Vec::new() }
     }
 
     /// Predictions trained on in a second, validations' time included.
@@ -55,7 +57,7 @@ impl Progress for Bar<'_> {
     }
 
     fn validated(&mut self, validation: &Validation) {
-        let kl = validation.kl.map_or(String::new(), |kl| format!(", KL to the teacher {kl:.4}"));
+        let kl = validation.kl.map_or(String::new(), |kl| format!(", {} {kl:.4}", self.kl));
         self.line(&format!(
             "step {}: training loss {:.4}, validation loss {:.4} (perplexity {:.3}){kl}{}, {:.0} tokens/s",
             validation.step,

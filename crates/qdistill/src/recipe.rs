@@ -1,9 +1,14 @@
 //! What to train, and how: the file that `--config` names.
 
+use crate::data::read_text;
 use crate::error::{Error, Result};
 use crate::ops::Objective;
+use crate::soft::check_temperature;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
+
+/// Tokens of a batch at most.
+const MAX_BATCH: usize = 1 << 26;
 
 /// A whole recipe: model, tokenizer and training.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -68,7 +73,8 @@ pub struct TrainRecipe {
     /// Windows in a batch, at `context` tokens each.
     pub batch: usize,
     /// Parts of a batch whose gradients are computed one after the other and averaged: more need less memory.
-    pub parts: usize,
+    /// By default 2, or 1 where windows can't be shared out evenly.
+    pub parts: Option<usize>,
     /// Tokens in a window.
     pub context: usize,
     /// Tokens in a window towards the end (default: as many); batches keep their number of tokens.
@@ -107,7 +113,7 @@ impl Default for TrainRecipe {
             steps: 1000,
             seed: 0,
             batch: 8,
-            parts: 2,
+            parts: None,
             context: 256,
             long_context: None,
             long_share: 0.0,
@@ -141,7 +147,7 @@ impl DistillRecipe {
     /// Reads settings; what isn't there has its default.
     ///
     /// # Errors
-    /// [`Error::Io`], [`Error::Malformed`].
+    /// [`Error::Io`], [`Error::Toml`].
     pub fn read(path: &Path) -> Result<Self> {
         read(path)
     }
@@ -155,16 +161,18 @@ impl DistillRecipe {
         if !(0.0..=1.0).contains(&alpha) {
             return Err(Error::Recipe(format!("alpha must lie between 0 and 1, not be {alpha}")));
         }
-        if !(temperature > 0.0 && temperature.is_finite()) {
-            return Err(Error::Recipe(format!("the temperature must be positive, not {temperature}")));
-        }
-        Ok(())
+        check_temperature(temperature).map(drop).map_err(Error::Recipe)
     }
 }
 
-fn read<T: serde::de::DeserializeOwned>(path: &Path) -> Result<T> {
-    let text = std::fs::read_to_string(path).map_err(Error::io(path))?;
-    toml::from_str(&text).map_err(|e| Error::malformed(path, e.to_string().trim_end()))
+/// Reads a file of settings.
+pub(crate) fn read<T: serde::de::DeserializeOwned>(path: &Path) -> Result<T> {
+    let text = read_text(path)?;
+    toml::from_str(&text).map_err(|e| {
+        let before = e.span().and_then(|at| text.get(..at.start)).unwrap_or_default();
+        let (line, message) = (before.matches('\n').count() + 1, e.message().replace('\n', " "));
+        Error::Toml { path: path.into(), line, message }
+    })
 }
 
 fn yes() -> bool {
@@ -201,12 +209,23 @@ impl TrainRecipe {
         self.long_context.unwrap_or(self.context)
     }
 
+    /// Windows in a batch towards the end.
+    fn long_batch(&self) -> usize {
+        self.batch * self.context / self.longest().max(1)
+    }
+
+    /// Parts that a batch is computed in.
+    pub fn parts(&self) -> usize {
+        let even = self.batch.is_multiple_of(2) && self.long_batch().is_multiple_of(2);
+        self.parts.unwrap_or(if even { 2 } else { 1 })
+    }
+
     /// Checks that the numbers fit together, for a model of so many positions.
     pub fn check(&self, max_positions: usize) -> Result<()> {
         positive(&[
             ("steps", self.steps),
             ("batch", self.batch),
-            ("parts", self.parts),
+            ("parts", self.parts.unwrap_or(1)),
             ("context", self.context),
             ("long_context", self.longest()),
             ("validate_every", self.validate_every),
@@ -217,29 +236,39 @@ impl TrainRecipe {
             let what = "context <= long_context <= max_positions doesn't hold";
             return Err(Error::Recipe(format!("{what}: {context}, {longest}, {max_positions}")));
         }
-        let long = self.batch * context / longest;
-        if !self.batch.is_multiple_of(self.parts) || long == 0 || !long.is_multiple_of(self.parts) {
-            let what = format!(
-                "a batch of {} can't be split into {} equal parts; make batch a multiple of parts",
-                self.batch, self.parts
-            );
-            return Err(Error::Recipe(what));
+        if self.batch.checked_mul(longest).is_none_or(|tokens| tokens > MAX_BATCH) {
+            let what = format!("a batch of {} windows of {longest} tokens is more than", self.batch);
+            return Err(Error::Recipe(format!("{what} {MAX_BATCH} tokens; make it smaller")));
+        }
+        let (long, parts) = (self.long_batch(), self.parts());
+        if !self.batch.is_multiple_of(parts) || long == 0 || !long.is_multiple_of(parts) {
+            let what = format!("a batch of {} can't be split into {parts} equal parts", self.batch);
+            return Err(Error::Recipe(format!("{what}; make batch a multiple of parts")));
         }
         for (name, share) in [
             ("long_share", self.long_share),
             ("final_share", self.final_share),
             ("sentence_share", self.sentence_share),
-            ("validation_share", self.validation_share),
-            ("dropout", self.dropout),
-            ("beta1", self.beta1),
-            ("beta2", self.beta2),
         ] {
             if !(0.0..=1.0).contains(&share) {
                 return Err(Error::Recipe(format!("{name} must lie between 0 and 1, not be {share}")));
             }
         }
-        if !(self.learning_rate > 0.0 && self.clip > 0.0 && self.weight_decay >= 0.0 && self.dropout < 1.0) {
-            return Err(Error::Recipe("learning_rate and clip must be positive, and dropout below 1".into()));
+        for (name, share) in [("dropout", self.dropout), ("beta1", self.beta1), ("beta2", self.beta2)] {
+            if !(0.0..1.0).contains(&share) {
+                return Err(Error::Recipe(format!("{name} must be at least 0 and below 1, not {share}")));
+            }
+        }
+        let (rate, share, decay) = (self.learning_rate, self.validation_share, self.weight_decay);
+        for (name, value, fits, what) in [
+            ("validation_share", share, share > 0.0 && share < 1.0, "above 0 and below 1"),
+            ("learning_rate", rate, rate > 0.0 && rate.is_finite(), "positive"),
+            ("clip", self.clip, self.clip > 0.0, "positive"),
+            ("weight_decay", decay, decay >= 0.0 && decay.is_finite(), "at least 0"),
+        ] {
+            if !fits {
+                return Err(Error::Recipe(format!("{name} must be {what}, not {value}")));
+            }
         }
         Ok(())
     }
@@ -264,6 +293,20 @@ impl Shape {
             return Err(Error::Recipe(format!("head_dim must be even, not {}", self.head_dim)));
         }
         Ok(())
+    }
+
+    /// The weights of such a model with a vocabulary of so many entries; none where they overflow.
+    pub fn weights(&self, vocabulary: usize) -> Option<u64> {
+        let sizes = [self.hidden, self.heads, self.kv_heads, self.head_dim, self.intermediate, self.layers, vocabulary];
+        let [hidden, heads, kv_heads, head_dim, inner, layers, vocabulary] = sizes.map(|n| n as u128);
+        let times = u128::saturating_mul;
+        let sum = |terms: &[u128]| terms.iter().fold(0, |sum: u128, &term| sum.saturating_add(term));
+        let (q, kv) = (times(heads, head_dim), times(2, times(kv_heads, head_dim)));
+        let rows = sum(&[q, kv, q, times(3, inner), 2]);
+        let biases = if self.biases { sum(&[q, kv]) } else { 0 };
+        let block = sum(&[times(rows, hidden), biases]);
+        let embeddings = times(vocabulary, if self.tied { 1 } else { 2 });
+        u64::try_from(sum(&[times(layers, block), times(embeddings, hidden), hidden])).ok()
     }
 
     /// Query heads for each key head.
@@ -297,8 +340,13 @@ mod tests {
         says(|r| r.model.layers = 0, "layers must be at least 1");
         says(|r| r.tokenizer.vocabulary = 256, "257");
         says(|r| r.train.long_context = Some(1000), "max_positions");
-        says(|r| r.train.parts = 3, "split into 3");
-        says(|r| r.train.dropout = 1.5, "between 0 and 1");
+        says(|r| r.train.parts = Some(3), "split into 3");
+        says(|r| r.train.dropout = 1.5, "below 1");
+        says(|r| r.train.beta2 = 1.0, "beta2 must be at least 0 and below 1, not 1");
+        says(|r| r.train.weight_decay = -1.0, "weight_decay must be at least 0, not -1");
+        says(|r| r.train.validation_share = 0.0, "validation_share must be above 0 and below 1, not 0");
+        says(|r| r.train.validation_share = 1.0, "validation_share");
+        says(|r| r.train.batch = usize::MAX / 2, "make it smaller");
         says(|r| r.train.learning_rate = f64::NAN, "positive");
         testing::recipe().check().expect("the recipe itself is fine");
     }
@@ -310,10 +358,34 @@ mod tests {
     }
 
     #[test]
+    fn batches_of_any_size_have_parts() {
+        let parts = |batch| {
+            let recipe = TrainRecipe { batch, ..TrainRecipe::default() };
+            recipe.check(256).expect("any batch");
+            recipe.parts()
+        };
+        assert_eq!([1, 2, 3, 8].map(parts), [1, 2, 1, 2]);
+        // Of long windows there are half as many.
+        let long = TrainRecipe { batch: 2, long_context: Some(512), ..TrainRecipe::default() };
+        long.check(512).expect("one long window");
+        assert_eq!(long.parts(), 1);
+    }
+
+    #[test]
+    fn weights_are_counted_before_there_are_any() {
+        for (biases, tied) in [(false, true), (true, false)] {
+            let shape = Shape { biases, tied, ..testing::shape() };
+            let student = crate::model::Student::new(&shape, 300, candle_core::DType::F32, 0).expect("a shape");
+            assert_eq!(shape.weights(300), Some(student.weights() as u64));
+        }
+        assert_eq!(Shape { hidden: usize::MAX, ..testing::shape() }.weights(300), None);
+    }
+
+    #[test]
     fn unknown_keys_are_named() {
         let file = tempfile::NamedTempFile::new().expect("a file");
         std::fs::write(file.path(), "[model]\nhiden = 3\n").expect("written");
         let message = Recipe::read(file.path()).expect_err("a typo").to_string();
-        assert!(message.contains("hiden"), "{message}");
+        assert!(message.contains(", line 2: unknown field `hiden`"), "{message}");
     }
 }

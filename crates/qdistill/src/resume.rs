@@ -11,12 +11,30 @@ use crate::weights::{self, Entry, Values};
 use candle_core::{Device, Tensor};
 use indexmap::IndexMap;
 use schemes::{FloatType, decode_floats};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use std::path::Path;
 use store::{Bytes, DType};
 
 /// The version of the file's layout.
-const VERSION: &str = "1";
+const VERSION: &str = "2";
+
+/// The metadata that holds the checksum of everything else.
+const CHECKSUM: &str = "qdistill.blake3";
+
+/// What tells one training from another: its settings and the hashes of what it reads, by name.
+pub type Identity = IndexMap<String, String>;
+
+/// The fields of some settings.
+///
+/// # Errors
+/// [`Error::Recipe`] for what isn't made of fields.
+pub fn fields(settings: &impl Serialize) -> Result<Identity> {
+    match serde_json::to_value(settings) {
+        Ok(Value::Object(fields)) => Ok(fields.into_iter().map(|(name, value)| (name, value.to_string())).collect()),
+        _ => Err(Error::Recipe("settings without names".into())),
+    }
+}
 
 /// What is saved beside the weights.
 #[derive(Debug)]
@@ -48,7 +66,7 @@ pub struct State {
 ///
 /// # Errors
 /// What [`weights::write`] says.
-pub fn save(path: &Path, identity: &str, parameters: &[Parameter], state: &View<'_>) -> Result<()> {
+pub fn save(path: &Path, identity: &Identity, parameters: &[Parameter], state: &View<'_>) -> Result<()> {
     let mut entries = Vec::with_capacity(3 * parameters.len());
     for (p, moments) in parameters.iter().zip(state.optimizer.moments()) {
         let entry =
@@ -57,23 +75,53 @@ pub fn save(path: &Path, identity: &str, parameters: &[Parameter], state: &View<
         entries.push(entry("mean", Values::Slice(&moments.mean)));
         entries.push(entry("square", Values::Slice(&moments.square)));
     }
-    let best = serde_json::to_string(&state.best).map_err(|e| Error::malformed(path, e))?;
+    let json = |text: serde_json::Result<String>| text.map_err(|e| Error::malformed(path, e));
+    let best = json(serde_json::to_string(&state.best))?;
     let metadata = [
         ("qdistill.resume", VERSION.to_string()),
-        ("qdistill.identity", identity.to_string()),
+        ("qdistill.identity", json(serde_json::to_string(identity))?),
         ("qdistill.step", state.step.to_string()),
         ("qdistill.waited", state.waited.to_string()),
         ("qdistill.best", best),
     ];
-    let metadata: IndexMap<String, String> = metadata.into_iter().map(|(k, v)| (k.to_string(), v)).collect();
+    let mut metadata: IndexMap<String, String> = metadata.into_iter().map(|(k, v)| (k.to_string(), v)).collect();
+    let mut checksum = begin_checksum(&metadata);
+    for entry in &entries {
+        checksum.update(entry.name.as_bytes());
+        entry.each_chunk(|values| {
+            let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
+            checksum.update_rayon(&bytes);
+            Ok(())
+        })?;
+    }
+    metadata.insert(CHECKSUM.into(), checksum.finalize().to_string());
     weights::write(path, FloatType::F32, &entries, &metadata)
+}
+
+/// A checksum of the metadata; names and values of the tensors follow.
+fn begin_checksum(metadata: &IndexMap<String, String>) -> blake3::Hasher {
+    let mut checksum = blake3::Hasher::new();
+    for (key, value) in metadata.iter().filter(|(key, _)| *key != CHECKSUM) {
+        checksum.update(format!("{key}\0{value}\0").as_bytes());
+    }
+    checksum
+}
+
+/// Which setting of the saved training is another now, in words.
+fn difference(saved: &str, identity: &Identity) -> Option<String> {
+    let saved: Identity = serde_json::from_str(saved).unwrap_or_default();
+    let (name, now) = identity.iter().find(|(name, value)| saved.get(*name) != Some(value))?;
+    Some(match saved.get(name) {
+        Some(then) if then.len().max(now.len()) <= 40 => format!("with {name} {then}, not {now}"),
+        _ => format!("with another {name}"),
+    })
 }
 
 /// Puts the saved weights into `parameters` and returns the rest.
 ///
 /// # Errors
 /// [`Error::Resume`] when there is no state, it is of another training, or the file is not whole.
-pub fn load(path: &Path, identity: &str, parameters: &[Parameter]) -> Result<State> {
+pub fn load(path: &Path, identity: &Identity, parameters: &[Parameter]) -> Result<State> {
     let refuse = |message: String| Error::Resume { path: path.into(), message };
     if !path.exists() {
         let what = "there is no interrupted training to resume; leave out --resume to begin one";
@@ -84,10 +132,17 @@ pub fn load(path: &Path, identity: &str, parameters: &[Parameter]) -> Result<Sta
     if said("resume") != Some(VERSION) {
         return Err(refuse(format!("is no training state of version {VERSION}; remove it to begin anew")));
     }
-    if said("identity") != Some(identity) {
-        let what = "was saved by a training with other settings, text, teacher or student; give the same again to \
-                    resume it, or remove it and the output to begin anew";
-        return Err(refuse(what.into()));
+    let mut checksum = begin_checksum(&contents.metadata);
+    for (name, tensor) in &contents.tensors {
+        checksum.update(name.as_bytes());
+        checksum.update_rayon(&tensor.data);
+    }
+    if said("blake3") != Some(checksum.finalize().to_hex().as_str()) {
+        return Err(refuse("is damaged: it is not what was saved; remove it and the output to begin anew".into()));
+    }
+    if let Some(what) = difference(said("identity").unwrap_or_default(), identity) {
+        let way_out = "give the same again to resume it, or remove it and the output to begin anew";
+        return Err(refuse(format!("was saved by a training {what}; {way_out}")));
     }
     let field = |key: &str| said(key).ok_or_else(|| refuse(format!("its {key} is missing; remove it to begin anew")));
     let number = |key: &str| -> Result<usize> {
@@ -136,5 +191,56 @@ pub fn remove(path: &Path) -> Result<()> {
     match std::fs::remove_file(path) {
         Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(Error::io(path)(e)),
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing;
+
+    #[test]
+    fn what_is_loaded_is_what_was_saved_or_refused() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("state");
+        let recipe = testing::train();
+        let mut identity = fields(&recipe).expect("fields");
+        identity.insert("text".into(), "a".repeat(64));
+        let student = testing::student(1);
+        let parameters = student.parameters();
+        let moments = |value: f32| {
+            let of = |p: &Parameter| vec![value; p.var.elem_count()];
+            parameters.iter().map(|p| Moments { mean: of(p), square: of(p) }).collect::<Vec<_>>()
+        };
+        let optimizer = AdamW::resumed(moments(0.5), 3, &recipe);
+        save(&path, &identity, &parameters, &View { step: 3, optimizer: &optimizer, best: None, waited: 1 })
+            .expect("saved");
+        let load = |identity: &Identity| load(&path, identity, &parameters).map_err(|e| e.to_string());
+        let state = load(&identity).expect("loads");
+        assert_eq!((state.step, state.waited, state.moments), (3, 1, moments(0.5)));
+
+        let other = |name: &str, value: &str| {
+            let mut other = identity.clone();
+            other.insert(name.into(), value.into());
+            load(&other).map(|_| ()).expect_err("another training")
+        };
+        assert!(other("learning_rate", "0.1").contains("by a training with learning_rate 0.02, not 0.1; give"));
+        assert!(other("text", &"b".repeat(64)).contains("with another text; give"));
+        assert!(other("invented", "1").contains("with another invented"));
+
+        let whole = std::fs::read(&path).expect("read");
+        for at in (0..whole.len()).step_by(whole.len() / 50) {
+            let mut bytes = whole.clone();
+            bytes[at] ^= 4;
+            std::fs::write(&path, &bytes).expect("written");
+            load(&identity).map(|_| ()).expect_err(&format!("byte {at} of {}", whole.len()));
+        }
+        let mut bytes = whole.clone();
+        *bytes.last_mut().expect("bytes") ^= 1;
+        std::fs::write(&path, &bytes).expect("written");
+        assert!(load(&identity).map(|_| ()).expect_err("damaged").contains("is damaged"));
+        let old = String::from_utf8_lossy(&whole[..400]).replace("resume\":\"2\"", "resume\":\"1\"").into_bytes();
+        std::fs::write(&path, [&old, &whole[400..]].concat()).expect("written");
+        assert!(load(&identity).map(|_| ()).expect_err("old").contains("is no training state of version 2"));
     }
 }

@@ -1,6 +1,21 @@
 //! Soft labels: a teacher's distribution over the next token.
 
 use crate::Result;
+use std::ops::RangeInclusive;
+
+/// Temperatures that can be asked for: below, a distribution is one token; above, it is even.
+const TEMPERATURES: RangeInclusive<f64> = 0.1..=100.0;
+
+/// Gives a temperature back that can be asked for, or says why not.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn check_temperature(temperature: f64) -> Result<f64, String> {
+    match TEMPERATURES.contains(&temperature) {
+        true => Ok(temperature),
+        false => Err(format!("a temperature must lie between 0.1 and 100, not be {temperature}")),
+    }
+}
 
 /// Soft labels of one window, a row for each of its predictions, in order.
 ///

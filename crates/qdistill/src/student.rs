@@ -5,7 +5,7 @@
 use crate::checkpoint::{Output, metadata};
 use crate::error::{Error, Result};
 use crate::model::{EMBEDDING, HEAD, Student};
-use crate::recipe::Shape;
+use crate::recipe::{self, Shape};
 use crate::width::{Kept, keep};
 use candle_core::DType;
 use schemes::{FloatType, Matrix};
@@ -78,7 +78,7 @@ impl Spec {
     /// Understands `--student`.
     ///
     /// # Errors
-    /// [`Error::Student`], [`Error::Io`] or [`Error::Malformed`], with what is wrong.
+    /// [`Error::Student`], [`Error::Io`] or [`Error::Toml`], with what is wrong.
     pub fn parse(text: &str) -> Result<Self> {
         if let Some(list) = text.strip_prefix("layers:") {
             let layers = list.split(',').map(|n| n.trim().parse::<usize>().ok()).collect::<Option<Vec<_>>>();
@@ -95,9 +95,7 @@ impl Spec {
         }
         let path = Path::new(text);
         if path.extension().is_some_and(|e| e == "toml") {
-            let toml = std::fs::read_to_string(path).map_err(Error::io(path))?;
-            let sketch = toml::from_str(&toml).map_err(|e| Error::malformed(path, e.to_string().trim_end()))?;
-            return Ok(Spec::Fresh(sketch));
+            return recipe::read(path).map(Spec::Fresh);
         }
         if !path.exists() {
             let forms = "a FILE.toml, layers:0,2,5, width:hidden=384 or a model";
@@ -180,7 +178,7 @@ pub fn build(spec: &Spec, teacher: &store::Model, freeze_embeddings: bool, seed:
         Spec::Width(width) => narrow(width, teacher, &full, vocabulary)?,
         Spec::Model(path) => {
             let model = store::open(path)?;
-            check_tokenizer(teacher, &model)?;
+            check_tokenizer(teacher, &model, vocabulary)?;
             let shape = shape_of(&model)?;
             let cut = Cut { model: &model, layers: (0..shape.layers).collect(), kept: None };
             Student::build(&shape, vocabulary, DType::F32, &mut |name, dims| cut.values(name, dims))?
@@ -222,11 +220,17 @@ fn fresh(
     Ok(student)
 }
 
-/// A student model must make the teacher's tokens of a text; then vocabularies differ by padding only.
-fn check_tokenizer(teacher: &store::Model, student: &store::Model) -> Result<()> {
+/// A student model must make the teacher's tokens of a text, and know them; then vocabularies differ by padding only.
+fn check_tokenizer(teacher: &store::Model, student: &store::Model, vocabulary: usize) -> Result<()> {
     let (of_teacher, of_student) = (teacher.text_tokenizer()?, student.text_tokenizer()?);
     if of_teacher.blake3() == of_student.blake3() {
-        return Ok(());
+        let rows = student.config()?.vocab_size;
+        let tokens = of_student.vocabulary().last_key_value().map_or(0, |(&id, _)| id as usize + 1);
+        if rows >= tokens.min(vocabulary) {
+            return Ok(());
+        }
+        let what = format!("its embedding has {rows} rows, its tokenizer {tokens} tokens: it can't predict them all");
+        return Err(Error::malformed(&student.path, what));
     }
     let what = format!(
         "its tokenizer, of {} entries, is not the teacher's, of {}: soft labels are over the teacher's tokens; give a \
@@ -250,6 +254,15 @@ impl Cut<'_> {
     /// The values of the student's tensor `name`, row-major.
     fn values(&self, name: &str, dims: &[usize]) -> Result<Vec<f32>> {
         let (source, layer) = self.source(name)?;
+        let values = self.read(name, dims, &source, layer)?;
+        match values.iter().find(|v| !v.is_finite()) {
+            Some(value) => Err(Error::malformed(&self.model.path, format!("'{source}' holds the value {value}"))),
+            None => Ok(values),
+        }
+    }
+
+    /// The same from `source`, of this block.
+    fn read(&self, name: &str, dims: &[usize], source: &str, layer: usize) -> Result<Vec<f32>> {
         let (rows, columns) = match &self.kept {
             Some(kept) => kept.of(name, layer),
             None => (None, None),
@@ -262,7 +275,7 @@ impl Cut<'_> {
         }
         let values = match source.strip_suffix(".bias") {
             Some(module) => self.model.linear(module)?.bias,
-            None => self.model.dense(&source)?,
+            None => self.model.dense(source)?,
         };
         let values = values.ok_or_else(|| wrong("missing".into()))?;
         let picked: Option<Vec<f32>> = match rows {

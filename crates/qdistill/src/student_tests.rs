@@ -96,6 +96,77 @@ fn qwen2_students_have_biases_and_a_head_of_their_own() {
 }
 
 #[test]
+fn mistral_students_compute_what_the_runtime_does() {
+    let mut mistral = fixture();
+    if let Some(config) = mistral.config_json.as_mut().and_then(|c| c.as_object_mut()) {
+        config.insert("model_type".into(), "mistral".into());
+        config.insert("architectures".into(), json!(["MistralForCausalLM"]));
+        config.insert("sliding_window".into(), Value::Null);
+    }
+    let written = round_trip(&mistral, &build(&Spec::Layers(vec![0, 2]), &mistral, false, 0).expect("two blocks"));
+    assert_eq!(written.config_json.expect("a configuration")["model_type"], "mistral");
+    // A window that would matter.
+    mistral.config_json.as_mut().expect("a configuration")["sliding_window"] = json!(64);
+    let error = build(&Spec::Layers(vec![0]), &mistral, false, 0).expect_err("a window").to_string();
+    assert!(error.contains("sliding_window 64"), "{error}");
+}
+
+/// The fixture with the values of one tensor changed, in a folder.
+fn changed(name: &str, change: impl Fn(&mut Vec<f32>, &mut Vec<usize>)) -> tempfile::TempDir {
+    let (teacher, folder) = (fixture(), tempfile::tempdir().expect("a folder"));
+    let student = build(&Spec::Layers(vec![0, 1, 2, 3]), &teacher, false, 0).expect("all blocks");
+    let output = Output::of_student(folder.path(), &teacher, &student, FloatType::F16).expect("a configuration");
+    output.save(&student).expect("saved");
+    let file = folder.path().join("model.safetensors");
+    let mut weights = crate::checkpoint::load_weights(&file).expect("weights");
+    let weight = weights.iter_mut().find(|w| w.name == name).expect("the tensor");
+    change(&mut weight.values, &mut weight.shape);
+    let tensors: Vec<(String, Vec<usize>, Vec<u8>)> = weights
+        .into_iter()
+        .map(|w| (w.name, w.shape, w.values.iter().flat_map(|&v| half::f16::from_f32(v).to_le_bytes()).collect()))
+        .collect();
+    let views = tensors.iter().map(|(name, shape, data)| {
+        let view = safetensors::tensor::TensorView::new(safetensors::Dtype::F16, shape.clone(), data);
+        (name.clone(), view.expect("its shape"))
+    });
+    std::fs::write(&file, safetensors::serialize(views, None).expect("serializes")).expect("written");
+    folder
+}
+
+#[test]
+fn values_that_are_not_finite_are_named() {
+    for (name, value) in [("model.layers.2.mlp.up_proj.weight", f32::NAN), ("model.norm.weight", f32::INFINITY)] {
+        let folder = changed(name, |values, _| values[7] = value);
+        let broken = store::open(folder.path()).expect("it opens");
+        for (spec, teacher) in [(Spec::Model(folder.path().into()), &fixture()), (Spec::Layers(vec![2]), &broken)] {
+            let error = build(&spec, teacher, false, 0).expect_err("a broken weight").to_string();
+            let path = folder.path().to_str().expect("UTF-8");
+            assert!(error.contains(&format!("'{name}' holds the value {value}")) && error.contains(path), "{error}");
+        }
+        // As a teacher beside a student it is found by what it computes.
+        let model = crate::teacher::Model::open(folder.path(), "cpu", "f32").expect("it opens");
+        let windows = crate::Windows::new(&[TOKENS.to_vec()], 9, None).expect("long enough");
+        let mut online = crate::teacher::Online::new(&model, &windows, 1.0);
+        let error = crate::Teacher::soft(&mut online, 0).expect_err("no logits").to_string();
+        assert!(error.contains("logits of window 0 are NaN or infinite") && error.contains(name), "{error}");
+    }
+}
+
+#[test]
+fn a_student_with_fewer_rows_than_tokens_is_refused() {
+    let cut = |rows: usize| {
+        changed(EMBEDDING, move |values, shape| {
+            values.resize(rows * shape[1], 0.0);
+            shape[0] = rows;
+        })
+    };
+    let build = |folder: &tempfile::TempDir| build(&Spec::Model(folder.path().into()), &fixture(), false, 0);
+    let error = build(&cut(1279)).expect_err("a token is missing").to_string();
+    assert!(error.contains("its embedding has 1279 rows, its tokenizer 1280 tokens"), "{error}");
+    assert_eq!(build(&cut(1300)).expect("padding").vocabulary(), 1280);
+}
+
+#[test]
 fn a_quantized_teacher_is_decoded() {
     let teacher = fixture();
     let student = build(&Spec::Layers(vec![0]), &teacher, false, 0).expect("one block");
@@ -134,7 +205,12 @@ fn nonsense_is_refused_with_its_reason() {
     let small = "hidden = 64\nlayers = 1\nheads = 2\nkv_heads = 1\nintermediate = 64\n";
     sketch(small, true, "embeddings = \"teacher\"");
     sketch(&format!("{small}embeddings = \"teacher\"\n"), false, "don't fit");
-    sketch("hidden = 64\nlayer = 1\n", false, "layer");
+    sketch("hidden = 64\nlayer = 1\n", false, "student.toml, line 2: unknown field `layer`");
+    sketch(&small.replace("hidden = 64", "hidden = \"64\""), false, "line 1: invalid type");
+    for huge in ["hidden = 4_000_000_000", "hidden = 9_000_000_000_000_000_000"] {
+        sketch(&small.replace("hidden = 64", huge), false, " available; make the model smaller");
+        sketch(&small.replace("layers = 1", &huge.replace("hidden", "layers")), false, "this machine has");
+    }
 }
 
 #[test]

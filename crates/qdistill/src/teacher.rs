@@ -1,5 +1,6 @@
 //! The teacher: any model that the store opens, checkpoint or artifact, run by the runtime.
 
+use crate::data::read_text;
 use crate::soft::{Soft, Teacher};
 use crate::windows::Windows;
 use crate::{Error, Result};
@@ -61,7 +62,10 @@ impl Model {
         }
         let mut documents = Vec::with_capacity(files.len());
         for file in files {
-            let text = std::fs::read_to_string(file).map_err(Error::io(file))?;
+            let text = read_text(file)?;
+            if !text.is_empty() && text.trim().is_empty() {
+                return Err(Error::malformed(file, "holds white space alone"));
+            }
             let mut ids = self.text.encode(&text).map_err(|e| Error::Tokenizer(format!("{}: {e}", file.display())))?;
             ids.truncate(tokens.unwrap_or(usize::MAX));
             let vocab = self.vocab_size();
@@ -74,6 +78,16 @@ impl Model {
             documents.push(ids);
         }
         Windows::new(&documents, context, self.text.bos())
+    }
+
+    /// The error for outputs that are not finite: it names the first weight that is to blame, if one is.
+    pub(crate) fn not_finite(&self, what: &str) -> Error {
+        let is_broken = |name: &&String| {
+            let values = self.files.dense(name).ok().flatten();
+            values.is_some_and(|values| values.iter().any(|v| !v.is_finite()))
+        };
+        let why = self.files.tensors.keys().find(is_broken).map(|name| format!(": so are values of its '{name}'"));
+        Error::malformed(&self.path, format!("{what} are NaN or infinite{}", why.unwrap_or_default()))
     }
 
     /// Hidden states of a window's predictions, `[1, predictions, width]`: nothing is predicted from the last token.
@@ -153,6 +167,9 @@ impl Teacher for Online<'_> {
     fn soft(&mut self, window: usize) -> Result<Soft> {
         let hidden = self.hidden(window)?;
         let logits = self.model.transformer.see_logits(&hidden, 0..hidden.dim(1)?, <[f32]>::to_vec)?;
+        if !logits.iter().all(|x| x.is_finite()) {
+            return Err(self.model.not_finite(&format!("the logits of window {window}")));
+        }
         Ok(Soft::Full { logits })
     }
 

@@ -34,7 +34,7 @@ pub fn train() -> TrainRecipe {
         steps: 100,
         seed: 1,
         batch: 4,
-        parts: 2,
+        parts: Some(2),
         context: 16,
         long_context: Some(32),
         long_share: 0.25,

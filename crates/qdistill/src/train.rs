@@ -3,13 +3,14 @@
 use crate::checkpoint::Output;
 use crate::error::{Error, Result};
 use crate::gradient::{Gradients, Window, losses};
+use crate::memory;
 use crate::metrics::Metrics;
 use crate::model::{Dropout, Student};
 use crate::ops::{Divergence, Losses, Objective};
 use crate::optim::{AdamW, learning_rate};
 use crate::random;
 use crate::recipe::TrainRecipe;
-use crate::resume::{self, State};
+use crate::resume::{self, Identity, State};
 use candle_core::{D, IndexOp};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -140,7 +141,7 @@ pub struct Job<'a> {
     /// Reads and writes the sample.
     pub tokenizer: &'a Tokenizer,
     /// Tells one training from another: a state saved under another identity isn't resumed.
-    pub identity: String,
+    pub identity: Identity,
 }
 
 /// The file beside the output that an interrupted training is resumed from.
@@ -165,6 +166,20 @@ pub fn check_free(folder: &Path) -> Result<()> {
 /// # Errors
 /// [`Error::Diverged`], [`Error::Resume`], [`Error::Occupied`], and what source and output say.
 pub fn train(job: &mut Job<'_>, resume: bool, progress: &mut dyn Progress) -> Result<Finished> {
+    if resume {
+        return go(job, resume, progress);
+    }
+    let output = job.output;
+    check_free(&output.folder)?;
+    let existed = output.folder.exists();
+    let done = go(job, resume, progress);
+    if done.is_err() && !state_file(&output.folder).exists() {
+        output.discard(existed);
+    }
+    done
+}
+
+fn go(job: &mut Job<'_>, resume: bool, progress: &mut dyn Progress) -> Result<Finished> {
     let mut trainer = Trainer::begin(job, resume)?;
     progress.started(&Start {
         steps: job.recipe.steps,
@@ -210,10 +225,12 @@ struct Trainer {
 impl Trainer {
     fn begin(job: &mut Job<'_>, resume: bool) -> Result<Self> {
         let path = state_file(&job.output.folder);
+        // A gradient and two moments in f32.
+        let trained = job.student.parameters().into_iter().filter(|p| p.trained).map(|p| p.var.elem_count() as u64);
+        memory::check("what a training holds beside the weights", trained.sum::<u64>().checked_mul(12))?;
         let gradients = Gradients::new(job.student);
         let folder = &job.output.folder;
         if !resume {
-            check_free(folder)?;
             let optimizer = AdamW::new(gradients.parameters(), job.recipe);
             let metrics = Metrics::begin(folder);
             return Ok(Self {
@@ -277,7 +294,7 @@ impl Trainer {
         let objective = Objective { divergence: Divergence::Forward, alpha: 0.0, ..job.objective };
         let mut sum = Losses::default();
         let mut labelled = true;
-        for drawn in held_out.chunks((job.recipe.batch / job.recipe.parts).max(1)) {
+        for drawn in held_out.chunks((job.recipe.batch / job.recipe.parts()).max(1)) {
             let windows = drawn.iter().map(|d| job.source.window(d, true)).collect::<Result<Vec<_>>>()?;
             labelled &= windows.iter().all(|w| w.soft.is_some());
             sum.add(&losses::<f32>(job.student, &windows, &objective, None, None)?);

@@ -32,6 +32,17 @@ pub enum Values<'a> {
 }
 
 impl<'a> Entry<'a> {
+    /// Shows the values, some at a time.
+    ///
+    /// # Errors
+    /// What `see` says.
+    pub fn each_chunk(&self, see: impl FnMut(&[f32]) -> Result<()>) -> Result<()> {
+        match self.values {
+            Values::Slice(values) => values.chunks(CHUNK).try_for_each(see),
+            Values::Var(var) => crate::ops::with_values(var, |values: &[f32]| values.chunks(CHUNK).try_for_each(see))?,
+        }
+    }
+
     /// A variable.
     pub fn var(name: &str, var: &'a Var) -> Self {
         Self { name: name.into(), shape: var.dims().to_vec(), values: Values::Var(var) }
@@ -50,31 +61,26 @@ pub fn write(path: &Path, float: FloatType, entries: &[Entry<'_>], metadata: &In
     let file = OutputFile::create(path, Some(plan.file_len()))?;
     file.write_all_at(plan.header(), 0)?;
     for (entry, &offset) in entries.iter().zip(plan.offsets()) {
-        match entry.values {
-            Values::Slice(values) => write_values(&file, &entry.name, float, values, offset)?,
-            Values::Var(var) => {
-                let write = |values: &[f32]| write_values(&file, &entry.name, float, values, offset);
-                crate::ops::with_values(var, write)??;
-            }
-        }
+        let mut offset = offset;
+        entry.each_chunk(|values| {
+            let bytes = encoded(&entry.name, float, values)?;
+            file.write_all_at(&bytes, offset)?;
+            offset += bytes.len() as u64;
+            Ok(())
+        })?;
     }
     Ok(file.persist()?)
 }
 
-fn write_values(file: &OutputFile, name: &str, float: FloatType, values: &[f32], mut offset: u64) -> Result<()> {
-    let mut bytes = Vec::new();
-    for chunk in values.chunks(CHUNK) {
-        let unfit = |value| Error::Weight { name: name.into(), value, float };
-        if let Some(&value) = chunk.iter().find(|v| !v.is_finite()) {
-            return Err(unfit(value));
-        }
-        bytes.clear();
-        encode_floats(float, chunk, Overflow::Error, &mut bytes).map_err(|e| match e {
-            schemes::Error::Overflow { value, .. } => unfit(value),
-            _ => unfit(f32::NAN),
-        })?;
-        file.write_all_at(&bytes, offset)?;
-        offset += bytes.len() as u64;
+fn encoded(name: &str, float: FloatType, values: &[f32]) -> Result<Vec<u8>> {
+    let unfit = |value| Error::Weight { name: name.into(), value, float };
+    if let Some(&value) = values.iter().find(|v| !v.is_finite()) {
+        return Err(unfit(value));
     }
-    Ok(())
+    let mut bytes = Vec::new();
+    encode_floats(float, values, Overflow::Error, &mut bytes).map_err(|e| match e {
+        schemes::Error::Overflow { value, .. } => unfit(value),
+        _ => unfit(f32::NAN),
+    })?;
+    Ok(bytes)
 }

@@ -85,6 +85,32 @@ fn a_killed_run_goes_on() {
     assert!(fs::read(&whole).expect("written") == fs::read(&killed).expect("written"), "the same bytes");
 }
 
+#[cfg(unix)]
+#[test]
+fn an_interrupted_run_says_what_stays() {
+    let dir = TempDir::new().expect("a folder");
+    let path = dir.path().join("labels");
+    let mut child = std::process::Command::new(assert_cmd::cargo::cargo_bin("qdistill"))
+        .args(["label", "--teacher", MODEL, "--text", PROSE, "--labels", "full", "--context", "32", "-o", text(&path)])
+        .stderr(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::null())
+        .spawn()
+        .expect("starts");
+    let (partial, began) = (dir.path().join("labels.partial"), Instant::now());
+    while !partial.exists() && !path.exists() && began.elapsed() < Duration::from_secs(120) {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    // The file is remembered once it is open again, a moment after it appears.
+    std::thread::sleep(Duration::from_millis(20));
+    let told = std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status().expect("runs");
+    assert!(told.success());
+    let mut noted = String::new();
+    std::io::Read::read_to_string(child.stderr.as_mut().expect("piped"), &mut noted).expect("UTF-8");
+    assert_eq!(child.wait().expect("ended").code(), Some(130), "{noted}");
+    assert!(noted.contains("labels.partial stays: the same command goes on with it"), "{noted}");
+    assert!(partial.exists() && !path.exists());
+}
+
 #[test]
 fn what_cannot_be_labelled_is_said_in_one_line() {
     let dir = TempDir::new().expect("a folder");
@@ -97,7 +123,9 @@ fn what_cannot_be_labelled_is_said_in_one_line() {
     };
     let prose = Path::new(PROSE);
     label(&["--labels", "topk:0"], prose, 2, "topk:K, sampled:N, full");
-    label(&["--temperatures", "1,0"], prose, 2, "it must be a positive number");
+    label(&["--temperatures", "1,0"], prose, 2, "between 0.1 and 100, not be 0");
+    label(&["--temperatures", "1e300"], prose, 2, "between 0.1 and 100");
+    label(&["--device", "cuda:900"], prose, 2 - i32::from(cfg!(feature = "cuda")), "cuda:900");
     label(&["--temperatures", "2,2"], prose, 2, "there twice");
     label(&["--labels", "topk:1000000"], prose, 2, "use full");
     label(&["--context", "1"], prose, 2, "nothing to predict");
@@ -106,6 +134,13 @@ fn what_cannot_be_labelled_is_said_in_one_line() {
     label(&[], &empty, 1, "empty.txt: 0 tokens are too few");
     label(&[], &latin, 1, "latin.txt: stream did not contain valid UTF-8");
     label(&[], &dir.path().join("none"), 1, "none: No such file");
+    label(&[], Path::new("/dev/zero"), 1, "/dev/zero: is not a regular file");
+    fs::write(&empty, " \n\t ").expect("written");
+    label(&[], &empty, 1, "empty.txt: holds white space alone");
+    fs::write(&output, "a thesis").expect("written");
+    label(&[], prose, 1, "labels: is there and is no labels file: not replaced");
+    assert_eq!(fs::read_to_string(&output).expect("there"), "a thesis");
+    fs::remove_file(&output).expect("removed");
     let same = ["label", "--teacher", MODEL, "--text", text(&latin), "-o", text(&latin)];
     refuses(&same, 1, "output is the input");
     assert_eq!(fs::read_dir(dir.path()).expect("lists").count(), 2, "nothing is left over");
@@ -136,6 +171,10 @@ fn what_comes_next_is_shown() {
         (&unlikely["hard"], 4),
         (&unlikely["tokens"][3]["rank"], unlikely["tokens"].as_array().map_or(0, Vec::len))
     );
-    refuses(&["show", "--teacher", MODEL, ""], 1, "prompt of 0 tokens");
-    refuses(&["show", "--teacher", MODEL, "a", "--next", ""], 1, "nothing follows");
+    let show = ["show", "--teacher", MODEL];
+    refuses(&[&show[..], &[""]].concat(), 2, "prompt: it has 0 tokens");
+    refuses(&[&show[..], &["a", "--next", ""]].concat(), 2, "nothing follows");
+    refuses(&[&show[..], &["a", "--temperature", "1,1"]].concat(), 2, "temperature 1 is there twice");
+    refuses(&[&show[..], &["a", "--temperature", "1e-300"]].concat(), 2, "between 0.1 and 100");
+    refuses(&[&show[..], &["a", "--top", "0"]].concat(), 2, "at least 1");
 }

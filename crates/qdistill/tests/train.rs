@@ -34,7 +34,8 @@ impl Bench {
     fn train(&self, out: &str, more: &[&str]) -> Output {
         let fixed = ["train", "--teacher", FIXTURE, "--labels", "labels.safetensors", "-o", out, "--json"];
         let schedule = ["--steps", "12", "--batch", "4", "--warmup", "2", "--validate-every", "4"];
-        let mut args = [&fixed[..], &schedule].concat();
+        let schedule = schedule.chunks(2).filter(|flag| !more.contains(&flag[0]));
+        let mut args = [&fixed[..], &schedule.collect::<Vec<_>>().concat()].concat();
         if !more.contains(&"--student") {
             args.extend(["--student", "student.toml"]);
         }
@@ -127,7 +128,7 @@ fn an_interrupted_training_resumes_to_the_same_bytes() {
         let again = bench.train("part", &[]);
         assert!(text(&again.stderr).contains("--resume"), "{}", text(&again.stderr));
         let other = bench.train("part", &["--resume", "--seed", "1"]);
-        assert!(text(&other.stderr).contains("other settings"), "{}", text(&other.stderr));
+        assert!(text(&other.stderr).contains("with seed 0, not 1"), "{}", text(&other.stderr));
         json(&bench.train("part", &["--resume"]));
     }
     assert_eq!(weights(&bench.path("part")), weights(&bench.path("whole")));
@@ -218,6 +219,44 @@ fn settings_come_from_a_file_and_flags_win() {
 }
 
 #[test]
+fn odd_batches_and_the_temperature_of_the_kl() {
+    let bench = Bench::new();
+    bench.label();
+    for batch in ["1", "3"] {
+        let out = bench.train(&format!("of-{batch}"), &["--batch", batch, "--temperature", "4"]);
+        json(&out);
+        assert!(text(&out.stderr).contains("KL to the teacher at T = 4 "), "{}", text(&out.stderr));
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn a_failed_save_stands_in_no_ones_way() {
+    let bench = Bench::new();
+    bench.label();
+    let limited = |kib: usize| {
+        let train = "--teacher $0 --labels labels.safetensors --student student.toml -o student --steps 4 --batch 4";
+        let program = assert_cmd::cargo::cargo_bin("qdistill");
+        let script = format!("ulimit -f $((2 * {kib})) && exec {} train {train} --validate-every 2", program.display());
+        let mut shell = Command::new("sh");
+        shell.current_dir(bench.folder.path()).args(["-c", &script, FIXTURE]).output().expect("it runs")
+    };
+    // The weights take about 100 KiB, the state six times as much.
+    for kib in [80, 300] {
+        let out = limited(kib);
+        let message = text(&out.stderr);
+        assert!(out.status.code() == Some(1) && message.contains("File too large"), "{:?}: {message}", out.status);
+        let left: Vec<_> = std::fs::read_dir(bench.folder.path()).expect("lists").flatten().collect();
+        assert_eq!(left.len(), 2, "{left:?}");
+    }
+    // What was there before stays; an empty folder is as good as none.
+    std::fs::create_dir(bench.path("student")).expect("a folder");
+    assert_eq!(limited(300).status.code(), Some(1));
+    assert_eq!(std::fs::read_dir(bench.path("student")).expect("still there").count(), 0);
+    json(&bench.train("student", &[]));
+}
+
+#[test]
 fn misfits_are_one_line() {
     let bench = Bench::new();
     bench.label();
@@ -233,6 +272,17 @@ fn misfits_are_one_line() {
     says(&["--resume"], 1, "no interrupted training");
     says(&["--student", "layers:9"], 2, "blocks 0 to 3, no 9");
     says(&["--dtype", "q4"], 2, "q4");
+    says(&["--batch", "3", "--parts", "2"], 2, "split into 2");
+    says(&["--validation-share", "0"], 2, "validation_share must be above 0");
+    says(&["--validation-share", "1"], 2, "below 1");
+    says(&["--temperature", "1e300"], 2, "between 0.1 and 100");
+    says(&["--device", "cuda"], 2, "training runs on the CPU only");
+    std::fs::write(bench.path("settings.toml"), "[train]\nsteps = \"many\"\n").expect("written");
+    says(&["--config", "settings.toml"], 2, "settings.toml, line 2: invalid type");
+    std::fs::write(bench.path("settings.toml"), "[train]\nstep = 3\n").expect("written");
+    says(&["--config", "settings.toml"], 2, "settings.toml, line 2: unknown field `step`");
+    std::fs::write(bench.path("huge.toml"), STUDENT.replace("32", "4_000_000_000")).expect("written");
+    says(&["--student", "huge.toml"], 2, "this machine has ");
     std::fs::create_dir(bench.path("student")).expect("a folder");
     std::fs::write(bench.path("student/precious"), "x").expect("written");
     says(&[], 1, "isn't empty");

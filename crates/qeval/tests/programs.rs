@@ -156,6 +156,9 @@ fn faults_have_one_line_and_an_exit_code() {
     let onto = ["compare", "--reference", m, text(&weights), "--html", text(&weights)];
     refuses(&onto, 1, "output is the input");
     refuses(&["compare", "--reference", m, m, "--html", "no/such/folder/p.html"], 1, "no/such/folder");
+    let thesis = dir.path().join("thesis.html");
+    std::fs::write(&thesis, "<!DOCTYPE html>").expect("written");
+    refuses(&["compare", "--reference", m, m, "--html", text(&thesis)], 1, "is no report of this project");
 }
 
 #[test]

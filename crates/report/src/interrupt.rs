@@ -7,8 +7,12 @@ use std::io::Write;
 pub fn tidy_when_interrupted(program: &'static str) {
     // Failing to install the handler changes only that a temporary may stay behind.
     let _ = ctrlc::set_handler(move || {
-        store::output::remove_transients();
-        let _ = writeln!(std::io::stderr(), "\n{program}: interrupted; temporary files were removed");
+        let stay = store::output::remove_transients();
+        let said = match stay.first() {
+            Some(path) => format!("{} stays: the same command goes on with it", path.display()),
+            None => "temporary files were removed".into(),
+        };
+        let _ = writeln!(std::io::stderr(), "\n{program}: interrupted; {}", crate::format::printable(&said));
         #[allow(clippy::exit)] // The program ends here, on a thread of its own.
         std::process::exit(130);
     });

@@ -1,7 +1,7 @@
 //! `qdistill label`.
 
 use anyhow::{Result, bail};
-use qdistill::labels::{Kind, Plan, Settings};
+use qdistill::labels::{Kind, Plan, Settings, refuse_foreign};
 use qdistill::teacher::Model;
 use report::progress::Bars;
 use report::{ComputeArgs, format};
@@ -53,6 +53,7 @@ pub fn run(args: &Args, bars: &Bars) -> Result<String> {
     if args.output.is_dir() {
         bail!("{}: is a folder; give a file for the labels", args.output.display());
     }
+    refuse_foreign(&args.output)?;
     let teacher = Model::open(&args.teacher, &args.compute.place.device, &args.compute.dtype)?;
     let windows = teacher.windows(&args.text, args.context, args.tokens)?;
     let settings = Settings { kind: args.labels, temperatures: args.temperatures.clone(), seed: args.seed };

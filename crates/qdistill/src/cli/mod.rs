@@ -7,6 +7,7 @@ mod show;
 mod train;
 
 use clap::{Parser, Subcommand};
+use qdistill::soft::check_temperature;
 use report::progress::Bars;
 use std::io::Write;
 use std::process::ExitCode;
@@ -33,20 +34,31 @@ enum Command {
     PlantOutliers(plant::Args),
 }
 
+/// A mistake on the command line that clap can't see.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct Usage(String);
+
 /// Whether the request itself makes no sense, whatever the files hold.
 fn is_usage(e: &anyhow::Error) -> bool {
     use qdistill::Error;
-    let device = |e: &runtime::Error| matches!(e, runtime::Error::UnknownDevice(_));
+    let device = |e: &runtime::Error| matches!(e, runtime::Error::UnknownDevice(_) | runtime::Error::NoCuda(_));
     match e.downcast_ref() {
-        Some(Error::Recipe(_) | Error::Student(_) | Error::Labels(_)) => true,
+        Some(Error::Recipe(_) | Error::Student(_) | Error::Labels(_) | Error::Prompt(_)) => true,
+        Some(Error::Toml { .. } | Error::Memory(_)) => true,
         Some(Error::Runtime(e)) => device(e),
-        _ => e.downcast_ref().is_some_and(device),
+        _ => e.is::<Usage>() || e.downcast_ref().is_some_and(device),
     }
 }
 
 /// A temperature that logits can be divided by.
 fn temperature(text: &str) -> Result<f64, String> {
-    text.parse().ok().filter(|t: &f64| t.is_finite() && *t > 0.0).ok_or_else(|| "it must be a positive number".into())
+    text.parse().map_err(|_| "it must be a number".to_string()).and_then(check_temperature)
+}
+
+/// A number of things, at least one.
+fn some(text: &str) -> Result<usize, String> {
+    text.parse().ok().filter(|&n: &usize| n > 0).ok_or_else(|| "it must be a number of at least 1".into())
 }
 
 /// Runs the program: exit code 0 when all went well, 1 on failure, 2 on wrong usage.

@@ -1,7 +1,8 @@
 //! `qdistill pretrain`.
 
 use crate::progress::Bar;
-use anyhow::{Context, Result};
+use anyhow::Result;
+use qdistill::data::read_text;
 use qdistill::recipe::Recipe;
 use qdistill::{Texts, pretrain};
 use report::progress::Bars;
@@ -38,8 +39,9 @@ pub fn run(args: &Args, bars: &Bars) -> Result<String> {
     let mut recipe = Recipe::read(&args.config)?;
     recipe.train.steps = args.steps.unwrap_or(recipe.train.steps);
     recipe.train.seed = args.seed.unwrap_or(recipe.train.seed);
+    let read_all = |paths: &[PathBuf]| paths.iter().map(|path| read_text(path)).collect::<Result<_, _>>();
     let texts = Texts { running: read_all(&args.text)?, sentences: read_all(&args.sentences)? };
-    let best = pretrain(&recipe, &texts, &args.output, args.resume, &mut Bar::new(bars))?.best;
+    let best = pretrain(&recipe, &texts, &args.output, args.resume, &mut Bar::new(bars, "KL".into()))?.best;
     Ok(format!(
         "{}: validation loss {:.4} (perplexity {:.3}) at step {}\n",
         args.output.display(),
@@ -47,8 +49,4 @@ pub fn run(args: &Args, bars: &Bars) -> Result<String> {
         best.perplexity,
         best.step
     ))
-}
-
-fn read_all(paths: &[PathBuf]) -> Result<Vec<String>> {
-    paths.iter().map(|path| std::fs::read_to_string(path).with_context(|| path.display().to_string())).collect()
 }

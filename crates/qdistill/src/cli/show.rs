@@ -24,7 +24,7 @@ pub struct Args {
     #[arg(long, value_delimiter = ',', value_parser = super::temperature, default_value = "1,2,4", value_name = "T")]
     temperature: Vec<f64>,
     /// How many continuations.
-    #[arg(long, default_value_t = 10, value_name = "N")]
+    #[arg(long, default_value_t = 10, value_parser = super::some, value_name = "N")]
     top: usize,
     /// The text that really follows, such as " glass": its first token is the hard label (by default the most likely).
     #[arg(long, value_name = "TEXT")]

@@ -1,14 +1,16 @@
 //! `qdistill train`.
 
+use super::Usage;
 use crate::progress::Bar;
 use anyhow::{Result, bail};
 use clap::ValueEnum;
 use qdistill::checkpoint::Output;
 use qdistill::distill::Text;
-use qdistill::labels::Labels;
+use qdistill::labels::{Kind as LabelKind, Labels};
 use qdistill::metrics;
 use qdistill::ops::{Divergence, Objective};
 use qdistill::recipe::{DistillRecipe, TrainRecipe};
+use qdistill::resume::{Identity, fields};
 use qdistill::student::{self, Spec};
 use qdistill::teacher::{Model, Online};
 use qdistill::train::{Finished, Job, train};
@@ -61,7 +63,7 @@ pub struct Args {
     /// Windows in a batch [default: 8].
     #[arg(long, value_name = "N")]
     batch: Option<usize>,
-    /// Parts of a batch that are computed one after another: more need less memory [default: 2].
+    /// Parts of a batch that are computed one after another: more need less memory [default: 2, or 1 of an odd batch].
     #[arg(long, value_name = "N")]
     parts: Option<usize>,
     /// Tokens in a window; labels have theirs already [default: 256].
@@ -124,11 +126,11 @@ pub fn run(args: &Args, bars: &Bars) -> Result<String> {
     let mut recipe = settings(args)?;
     let spec = Spec::parse(&args.student)?;
     if !["auto", "cpu"].contains(&args.place.device.as_str()) {
-        bail!(
+        bail!(Usage(format!(
             "--device {}: training runs on the CPU only; label and show run a teacher on a GPU, and a training from \
              labels needs no teacher",
             args.place.device
-        );
+        )));
     }
     let teacher = Model::open(&args.teacher, "cpu", "f32")?;
     let labels = args.labels.as_deref().map(Labels::open).transpose()?;
@@ -168,8 +170,17 @@ pub fn run(args: &Args, bars: &Bars) -> Result<String> {
         ("qdistill.student".to_string(), args.student.clone()),
         ("qdistill.loss".to_string(), serde_json::to_string(objective)?),
     ]);
-    let kind = labels.as_ref().map(|l| l.kind().to_string());
-    let identity = format!("{spec:?} {frozen} {float:?} {teacher_hash} {kind:?} {recipe:?}");
+    let kind = labels.as_ref().map(Labels::kind);
+    let mut identity = Identity::from([
+        ("student".into(), format!("{spec:?}")),
+        ("freeze".into(), frozen.to_string()),
+        ("dtype".into(), float.to_string()),
+        ("teacher".into(), teacher_hash),
+        ("text".into(), hash_of(windows)),
+        ("labels".into(), kind.map_or("none".into(), |kind| kind.to_string())),
+    ]);
+    identity.extend(fields(objective)?);
+    identity.extend(fields(settings)?);
     let mut source = Text::new(windows, Some(labelled), &student, objective, settings)?;
     let mut job = Job {
         student: &student,
@@ -178,13 +189,18 @@ pub fn run(args: &Args, bars: &Bars) -> Result<String> {
         recipe: settings,
         output: &output,
         tokenizer: teacher.text.tokenizer(),
-        identity: identity_of(&identity, windows),
+        identity,
     };
     let began = Instant::now();
-    let mut bar = Bar::new(bars);
+    let kl = match kind {
+        Some(LabelKind::Sampled(_)) => "cross-entropy to the labels",
+        _ => "KL to the teacher",
+    };
+    let kl = format!("{kl} at T = {}", objective.temperature);
+    let mut bar = Bar::new(bars, kl.clone());
     let finished = train(&mut job, args.resume, &mut bar)?;
     draw(&args.output)?;
-    result(args, &finished, student.weights(), began.elapsed().as_secs_f64())
+    result(args, &finished, &kl, student.weights(), began.elapsed().as_secs_f64())
 }
 
 /// The file's settings under the flags.
@@ -208,7 +224,7 @@ fn settings(args: &Args) -> Result<DistillRecipe> {
     let train = &mut recipe.train;
     set(&mut train.steps, args.steps);
     set(&mut train.batch, args.batch);
-    set(&mut train.parts, args.parts);
+    train.parts = args.parts.or(train.parts);
     set(&mut train.context, args.context);
     set(&mut train.learning_rate, args.learning_rate);
     set(&mut train.warmup, args.warmup);
@@ -226,10 +242,8 @@ fn set<T>(place: &mut T, given: Option<T>) {
     }
 }
 
-/// Tells this training from any other.
-fn identity_of(settings: &str, windows: &Windows) -> String {
+fn hash_of(windows: &Windows) -> String {
     let mut hash = blake3::Hasher::new();
-    hash.update(settings.as_bytes());
     for token in &windows.tokens {
         hash.update(&token.to_le_bytes());
     }
@@ -263,7 +277,7 @@ fn draw(folder: &Path) -> Result<()> {
     Ok(store::output::write_file(&folder.join("loss.svg"), svg.as_bytes())?)
 }
 
-fn result(args: &Args, finished: &Finished, weights: usize, seconds: f64) -> Result<String> {
+fn result(args: &Args, finished: &Finished, kl_name: &str, weights: usize, seconds: f64) -> Result<String> {
     if args.json {
         let mut result = json!({
             "student": args.output,
@@ -275,7 +289,7 @@ fn result(args: &Args, finished: &Finished, weights: usize, seconds: f64) -> Res
         return Ok(format!("{result:#}\n"));
     }
     let best = &finished.best;
-    let kl = best.kl.map_or(String::new(), |kl| format!(", KL to the teacher {kl:.4}"));
+    let kl = best.kl.map_or(String::new(), |kl| format!(", {kl_name} {kl:.4}"));
     let stopped = if finished.stopped_early { ", stopped early" } else { "" };
     Ok(format!(
         "{}: {} weights, validation loss {:.4} (perplexity {:.3}){kl} at step {} of {}{stopped}; {}\n",

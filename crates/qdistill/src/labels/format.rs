@@ -1,5 +1,7 @@
 //! What a labels file is made of.
 
+use crate::soft::check_temperature;
+use crate::windows::Windows;
 use crate::{Error, Result};
 use indexmap::IndexMap;
 use std::fmt;
@@ -8,10 +10,13 @@ use store::DType;
 use store::safetensors::TensorSpec;
 
 /// The version that is written and read.
-pub(super) const VERSION: &str = "1";
+pub(super) const VERSION: &str = "2";
 
 /// The most temperatures of a file.
 const MAX_TEMPERATURES: usize = 16;
+
+/// The most entries of a vocabulary, as in a configuration.
+const MAX_VOCAB: usize = 10_000_000;
 
 /// Metadata keys, in the order in which they are written.
 pub(super) mod key {
@@ -93,9 +98,7 @@ impl Settings {
         if self.kind != Kind::Full && (t.is_empty() || t.len() > MAX_TEMPERATURES) {
             return wrong(format!("{} temperatures; 1 to {MAX_TEMPERATURES} are possible", t.len()));
         }
-        if let Some(bad) = t.iter().find(|t| !(t.is_finite() && **t > 0.0)) {
-            return wrong(format!("temperature {bad} is not positive"));
-        }
+        t.iter().try_for_each(|&t| check_temperature(t).map(drop)).map_err(Error::Labels)?;
         match t.iter().enumerate().find(|(i, t)| self.temperatures[..*i].contains(t)) {
             Some((_, twice)) => wrong(format!("temperature {twice} is there twice")),
             None => Ok(()),
@@ -111,6 +114,36 @@ impl Settings {
 /// `1,2,4`.
 pub(super) fn list(temperatures: &[f64]) -> String {
     temperatures.iter().map(f64::to_string).collect::<Vec<_>>().join(",")
+}
+
+/// Bytes of a checksum.
+pub(super) const HASH: usize = blake3::OUT_LEN;
+
+/// The tensors before those with a row for each prediction: tokens, documents, windows, checksums.
+pub(super) fn fixed(windows: &Windows) -> [TensorSpec; 4] {
+    let fixed = |name: &str, dtype, shape| TensorSpec { name: name.into(), dtype, shape };
+    [
+        fixed("tokens", DType::U32, vec![windows.tokens.len()]),
+        fixed("documents", DType::I64, vec![windows.documents.len(), 2]),
+        fixed("windows", DType::I64, vec![windows.windows.len(), 2]),
+        fixed("blake3", DType::U8, vec![windows.windows.len() + 1, HASH]),
+    ]
+}
+
+/// The checksum of several parts: BLAKE3 over theirs.
+pub(super) fn checksum<'a>(parts: impl IntoIterator<Item = &'a blake3::Hasher>) -> [u8; HASH] {
+    let mut whole = blake3::Hasher::new();
+    for part in parts {
+        whole.update(part.finalize().as_bytes());
+    }
+    whole.finalize().into()
+}
+
+/// BLAKE3 of one part.
+pub(super) fn hashed(bytes: &[u8]) -> blake3::Hasher {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update_rayon(bytes);
+    hasher
 }
 
 /// The tensors with a row for each prediction, in the order in which [`super::row`] makes their parts.
@@ -168,7 +201,8 @@ impl Header {
     pub fn parse(metadata: &IndexMap<String, String>) -> Result<Self, String> {
         let version = metadata.get(key::VERSION).ok_or("is no labels file: its metadata have no qdistill.labels")?;
         if version != VERSION {
-            return Err(format!("is a labels file of version {version}; this program reads version {VERSION}"));
+            let what = format!("is a labels file of version {version:.20}; this program reads version {VERSION}");
+            return Err(format!("{what}: label the text again"));
         }
         let value = |key: &str| metadata.get(key).ok_or(format!("its metadata have no {key}"));
         fn number<T: FromStr>(key: &str, text: &str) -> Result<T, String> {
@@ -188,6 +222,13 @@ impl Header {
             tokenizer_hash: value(key::TOKENIZER_HASH)?.clone(),
             settings,
         };
+        if header.vocab_size > MAX_VOCAB {
+            return Err(format!(
+                "{} is {}; no vocabulary is larger than {MAX_VOCAB}",
+                key::VOCAB_SIZE,
+                header.vocab_size
+            ));
+        }
         header.settings.check(header.vocab_size).map_err(|e| e.to_string())?;
         Ok(header)
     }

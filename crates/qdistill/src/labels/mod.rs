@@ -7,6 +7,7 @@
 //! |---|---|---|
 //! | `tokens` | U32 `[n]` | what the teacher saw |
 //! | `documents`, `windows` | I64 [m, 2] | where each begins and ends in `tokens` |
+//! | `blake3` | U8 [windows + 1, 32] | checksums: of header and text, then of each window's rows |
 //! | `ids` (top-k) | U16 or U32 [predictions, k] | the most likely tokens, the most likely first |
 //! | `log_probs` (top-k) | F16 [predictions, k] | their natural log-probabilities at temperature 1 |
 //! | `log_normalisers` (top-k) | F32 [predictions, temperatures] | log_prob at T = `log_probs` / T - this |
@@ -16,6 +17,9 @@
 //!
 //! `log_normalisers` are of the rounded `log_probs`: at every listed temperature the k probabilities and the rest sum
 //! to 1. What F16 loses is 2e-7 nats of KL on SmolLM2-135M (`scripts/check-labels`), and it saves a third of the file.
+//!
+//! A checksum is BLAKE3 over the BLAKE3 of each part: of header, `tokens`, `documents`, `windows`; of a window's rows in
+//! the tensors that follow. A window's is checked when it is read.
 //!
 //! String metadata: `qdistill.labels` (the format's version), `.kind` (such as `topk:64`), `.temperatures`,
 //! `.context`, `.seed`, `.vocab_size`, `.teacher` (its name), `.teacher_blake3` (over its tensors, as in artifacts
@@ -27,7 +31,7 @@ mod row;
 mod writer;
 
 pub use format::{Kind, Settings};
-pub use reader::{Labels, Reader};
+pub use reader::{Labels, Reader, refuse_foreign};
 pub use writer::{Plan, Written};
 
 #[cfg(test)]

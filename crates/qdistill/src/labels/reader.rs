@@ -1,11 +1,13 @@
 //! Labels from disk.
 
-use super::format::{Header, Kind, columns, list};
+use super::format::{HASH, Header, Kind, checksum, columns, hashed, key, list};
+use crate::ops::{exponentials, largest};
 use crate::soft::{Soft, Teacher};
 use crate::windows::Windows;
 use crate::{Error, Result};
 use half::f16;
 use indexmap::IndexMap;
+use rayon::prelude::*;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use store::{Bytes, DType, TextTokenizer, safetensors};
@@ -17,7 +19,15 @@ pub struct Labels {
     header: Header,
     windows: Windows,
     columns: IndexMap<String, Bytes>,
+    /// One for each window, after that of everything else.
+    checksums: Bytes,
 }
+
+/// How far the sum of a whole distribution may be from 1: in F16 log-probabilities are off by 2^-12 of themselves.
+const FULL_TOLERANCE: f64 = 0.01;
+
+/// The same for k tokens and the rest, which are normalised as they are stored.
+const TOP_K_TOLERANCE: f64 = 0.001;
 
 impl Labels {
     /// Opens a labels file and checks everything but the labels themselves, which are checked as they are read.
@@ -26,7 +36,8 @@ impl Labels {
     /// [`Error::Store`] where it is no well-formed safetensors file, [`Error::Malformed`] where it is no labels file or
     /// contradicts itself.
     pub fn open(path: &Path) -> Result<Self> {
-        let contents = safetensors::read(path, &Bytes::map(path)?)?;
+        let bytes = Bytes::map(path)?;
+        let contents = safetensors::read(path, &bytes)?;
         let wrong = |what: String| Error::malformed(path, what);
         let header = Header::parse(&contents.metadata).map_err(wrong)?;
         let mut tensors = contents.tensors;
@@ -39,19 +50,29 @@ impl Labels {
                 false => Err(wrong(format!("tensor {name} is {} {:?}, not as needed", tensor.dtype, tensor.shape))),
             }
         };
-        let tokens: Vec<u32> = words(&take("tokens", DType::U32, &[None])?).map(u32::from_le_bytes).collect();
+        let text = [
+            take("tokens", DType::U32, &[None])?,
+            take("documents", DType::I64, &[None, Some(2)])?,
+            take("windows", DType::I64, &[None, Some(2)])?,
+        ];
+        let tokens: Vec<u32> = words(&text[0]).map(u32::from_le_bytes).collect();
         if let Some(id) = tokens.iter().find(|&&id| id as usize >= header.vocab_size) {
             return Err(wrong(format!("token {id} is outside the vocabulary of {} entries", header.vocab_size)));
         }
-        let documents = ranges(&take("documents", DType::I64, &[None, Some(2)])?).map_err(wrong)?;
-        let windows = ranges(&take("windows", DType::I64, &[None, Some(2)])?).map_err(wrong)?;
+        let (documents, windows) = (ranges(&text[1]).map_err(wrong)?, ranges(&text[2]).map_err(wrong)?);
         let windows = Windows::from_parts(tokens, documents, windows, header.context).map_err(wrong)?;
+        let checksums = take("blake3", DType::U8, &[Some(windows.windows.len() + 1), Some(HASH)])?;
         let mut labels = IndexMap::new();
         for spec in columns(&header.settings, windows.predictions(), header.vocab_size) {
             let shape: Vec<_> = spec.shape.iter().copied().map(Some).collect();
             labels.insert(spec.name.clone(), take(&spec.name, spec.dtype, &shape)?);
         }
-        Ok(Self { path: path.into(), header, windows, columns: labels })
+        let head = words(&bytes).next().map_or(0, u64::from_le_bytes) as usize;
+        let parts = [&bytes[..(8 + head).min(bytes.len())], &text[0], &text[1], &text[2]].map(hashed);
+        if checksums[..HASH] != checksum(&parts) {
+            return Err(wrong("is damaged: its text or its header is not what was written".into()));
+        }
+        Ok(Self { path: path.into(), header, windows, columns: labels, checksums })
     }
 
     /// How much of each distribution there is.
@@ -144,6 +165,15 @@ impl Labels {
         &bytes[rows.start * each..rows.end * each]
     }
 
+    /// Checks that a window's labels are what was written.
+    fn check(&self, window: usize, rows: &Range<usize>) -> Result<()> {
+        let parts: Vec<_> = self.columns.keys().map(|column| hashed(self.rows(column, rows))).collect();
+        match self.checksums[(window + 1) * HASH..][..HASH] == checksum(&parts) {
+            true => Ok(()),
+            false => Err(self.damaged(rows, "some are not what was written")),
+        }
+    }
+
     fn ids(&self, rows: &Range<usize>) -> impl Iterator<Item = u32> {
         let bytes = self.rows("ids", rows);
         let (narrow, wide) = if self.vocab_size() <= 1 << 16 { (bytes, &[][..]) } else { (&[][..], bytes) };
@@ -178,17 +208,52 @@ impl Reader<'_> {
         let by_row = stored.chunks_exact(k).zip(&normalisers);
         let t = self.temperature as f32;
         let log_probs: Vec<f32> = by_row.flat_map(|(row, norm)| row.iter().map(move |lp| lp / t - norm)).collect();
-        // Rounding may lift a certainty a little above 0.
-        if !log_probs.iter().chain(&log_rest).all(|&lp| lp <= 1e-2) {
-            return Err(self.labels.damaged(rows, "a log-probability is not a number or above 0"));
+        let sum = |(row, rest): (&[f32], &f32)| row.iter().chain([rest]).map(|&lp| f64::from(lp).exp()).sum();
+        self.check_sums(rows, TOP_K_TOLERANCE, log_probs.par_chunks_exact(k).zip(&log_rest).map(sum))?;
+        let ids: Vec<u32> = self.labels.ids(rows).collect();
+        // The last row that each token was seen in.
+        let mut seen = vec![u32::MAX; self.labels.vocab_size()];
+        for (row, ids) in (0u32..).zip(ids.chunks_exact(k)) {
+            for &id in ids {
+                match seen.get_mut(id as usize) {
+                    Some(seen) if *seen != row => *seen = row,
+                    Some(_) => return Err(self.labels.damaged(rows, &format!("token {id} is there twice"))),
+                    None => return Err(self.outside(rows, id)),
+                }
+            }
         }
-        Ok(Soft::TopK { k, ids: self.labels.ids(rows).collect(), log_probs, log_rest })
+        Ok(Soft::TopK { k, ids, log_probs, log_rest })
     }
 
-    fn sampled(&self, n: usize, rows: &Range<usize>) -> Soft {
+    fn full(&self, rows: &Range<usize>) -> Result<Soft> {
+        let logits = halves(self.labels.rows("log_probs", rows));
+        let sum = |room: &mut Vec<f32>, row: &[f32]| {
+            let top = largest(row);
+            exponentials(row, top, 1.0, room) * f64::from(top).exp()
+        };
+        self.check_sums(rows, FULL_TOLERANCE, logits.par_chunks_exact(self.vocab_size()).map_init(Vec::new, sum))?;
+        Ok(Soft::Full { logits })
+    }
+
+    /// Refuses distributions that don't sum to 1.
+    fn check_sums(&self, rows: &Range<usize>, tolerance: f64, sums: impl ParallelIterator<Item = f64>) -> Result<()> {
+        match sums.find_any(|sum| sum.is_nan() || (sum - 1.0).abs() > tolerance) {
+            Some(sum) => Err(self.labels.damaged(rows, &format!("probabilities sum to {sum:.3}, not 1"))),
+            None => Ok(()),
+        }
+    }
+
+    fn outside(&self, rows: &Range<usize>, id: u32) -> Error {
+        self.labels.damaged(rows, &format!("token {id} is outside the vocabulary"))
+    }
+
+    fn sampled(&self, n: usize, rows: &Range<usize>) -> Result<Soft> {
         let all: Vec<u32> = self.labels.ids(rows).collect();
+        if let Some(&id) = all.iter().find(|&&id| id as usize >= self.vocab_size()) {
+            return Err(self.outside(rows, id));
+        }
         let by_row = all.chunks_exact(n * self.labels.temperatures().len());
-        Soft::Sampled { n, ids: by_row.flat_map(|row| &row[n * self.index..][..n]).copied().collect() }
+        Ok(Soft::Sampled { n, ids: by_row.flat_map(|row| &row[n * self.index..][..n]).copied().collect() })
     }
 }
 
@@ -203,25 +268,28 @@ impl Teacher for Reader<'_> {
 
     fn soft(&mut self, window: usize) -> Result<Soft> {
         let rows = self.labels.windows.predictions_of(window);
-        let soft = match self.labels.kind() {
-            Kind::TopK(k) => self.top_k(k, &rows)?,
+        self.labels.check(window, &rows)?;
+        match self.labels.kind() {
+            Kind::TopK(k) => self.top_k(k, &rows),
             Kind::Sampled(n) => self.sampled(n, &rows),
-            Kind::Full => {
-                let logits = halves(self.labels.rows("log_probs", &rows));
-                // Negative infinity is what F16 makes of the least likely.
-                if !logits.iter().all(|&lp| lp <= 1e-2) {
-                    return Err(self.labels.damaged(&rows, "a log-probability is not a number or above 0"));
-                }
-                Soft::Full { logits }
-            }
-        };
-        if let Soft::TopK { ids, .. } | Soft::Sampled { ids, .. } = &soft
-            && let Some(id) = ids.iter().find(|&&id| id as usize >= self.vocab_size())
-        {
-            return Err(self.labels.damaged(&rows, &format!("token {id} is outside the vocabulary")));
+            Kind::Full => self.full(&rows),
         }
-        Ok(soft)
     }
+}
+
+/// Refuses to replace a file that is no labels file, of whatever version. What isn't there is left to whoever writes.
+///
+/// # Errors
+/// [`Error::Malformed`], [`Error::Store`].
+pub fn refuse_foreign(path: &Path) -> Result<()> {
+    if !std::fs::metadata(path).is_ok_and(|found| found.len() > 0) {
+        return Ok(());
+    }
+    let contents = safetensors::read(path, &Bytes::map(path)?);
+    if contents.is_ok_and(|contents| contents.metadata.contains_key(key::VERSION)) {
+        return Ok(());
+    }
+    Err(Error::malformed(path, "is there and is no labels file: not replaced; choose another file"))
 }
 
 /// Words of N bytes.

@@ -6,8 +6,6 @@ use proptest::prelude::*;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
-use store::DType;
-use store::safetensors::TensorSpec;
 use tempfile::TempDir;
 
 const FIXTURE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/tiny");
@@ -235,7 +233,13 @@ fn an_unfinished_file_of_something_else_is_refused_by_name() {
     let mut parts: Vec<Vec<u32>> = windows.documents.iter().map(|d| windows.tokens[d.clone()].to_vec()).collect();
     parts[0][3] ^= 1;
     assert!(refused(&Windows::new(&parts, 16, None).expect("cuts"), settings(Kind::TopK(8))).contains("another text"));
-    fs::write(folder.path().join("labels.partial"), "something").expect("write");
+    let partial = folder.path().join("labels.partial");
+    let mut old = fs::read(&partial).expect("read");
+    let at = old.windows(19).position(|w| w == br#"distill.labels":"2""#).expect("its version");
+    old[at + 17] = b'1';
+    fs::write(&partial, old).expect("write");
+    assert!(refused(&windows, settings(Kind::TopK(8))).contains("another version of the format"));
+    fs::write(&partial, "something").expect("write");
     assert!(refused(&windows, settings(Kind::TopK(8))).contains("something else"));
 }
 
@@ -290,12 +294,8 @@ fn tokens_of_large_vocabularies_take_four_bytes() {
         teacher_hash: String::new(),
         tokenizer_hash: String::new(),
     };
-    let fixed = |name: &str, dtype, shape: &[usize]| TensorSpec { name: name.into(), dtype, shape: shape.into() };
-    let mut specs = vec![
-        fixed("tokens", DType::U32, &[2]),
-        fixed("documents", DType::I64, &[1, 2]),
-        fixed("windows", DType::I64, &[1, 2]),
-    ];
+    let windows = Windows::new(&[vec![65_536, 5]], 8, None).expect("two tokens");
+    let mut specs = format::fixed(&windows).to_vec();
     specs.extend(format::columns(&header.settings, 1, header.vocab_size));
     let plan = store::safetensors::plan(&path, &specs, &header.metadata()).expect("a plan");
     let mut bytes = plan.header().to_vec();
@@ -304,18 +304,28 @@ fn tokens_of_large_vocabularies_take_four_bytes() {
         |tensor: usize, data: &[u8]| bytes[plan.offsets()[tensor] as usize..][..data.len()].copy_from_slice(data);
     let words = |words: &[u32]| words.iter().flat_map(|w| w.to_le_bytes()).collect::<Vec<u8>>();
     let range: Vec<u8> = [0i64, 2].iter().flat_map(|n| n.to_le_bytes()).collect();
-    [words(&[65_536, 5]), range.clone(), range, words(&[1, 2, 3, 69_999, 5, 6])]
-        .iter()
-        .enumerate()
-        .for_each(|(tensor, data)| put(tensor, data));
+    let (text, ids) = (words(&windows.tokens), words(&[1, 2, 3, 69_999, 5, 6]));
+    let head = format::checksum(&[plan.header(), &text, &range, &range].map(format::hashed));
+    let of = |ids: &[u8]| format::checksum(&[ids].map(format::hashed));
+    let parts = [text, range.clone(), range, [head, of(&ids)].concat(), ids];
+    parts.iter().enumerate().for_each(|(tensor, data)| put(tensor, data));
     fs::write(&path, &bytes).expect("written");
     let labels = Labels::open(&path).expect("opens");
     let soft = labels.at(2.0).expect("listed").soft(0).expect("labels");
     assert_eq!(soft, Soft::Sampled { n: 2, ids: vec![3, 69_999] });
 
-    bytes[plan.offsets()[3] as usize + 14] = 2;
-    fs::write(&path, &bytes).expect("written");
-    let e = Labels::open(&path).expect("opens").at(2.0).expect("listed").soft(0).expect_err("damaged").to_string();
+    let ids = plan.offsets()[4] as usize;
+    bytes[ids + 14] = 2;
+    let read = |bytes: &[u8]| {
+        fs::write(&path, bytes).expect("written");
+        Labels::open(&path).expect("opens").at(2.0).expect("listed").soft(0).expect_err("damaged").to_string()
+    };
+    let e = read(&bytes);
+    assert!(e.contains("is damaged: among predictions 0..1, some are not what was written"), "{e}");
+    // So written, with a checksum that is right.
+    let checksum = of(&bytes[ids..ids + 24]);
+    bytes[plan.offsets()[3] as usize + format::HASH..][..format::HASH].copy_from_slice(&checksum);
+    let e = read(&bytes);
     assert!(e.contains("is damaged: among predictions 0..1, token 135535 is outside the vocabulary"), "{e}");
 }
 
@@ -362,18 +372,93 @@ fn what_contradicts_itself_is_named() {
         read_all(&changed).expect_err(to).to_string()
     };
     assert!(
-        says("qdistill.labels\":\"1\"", "qdistill.labels\":\"2\"").contains("version 2; this program reads version 1")
+        says("qdistill.labels\":\"2\"", "qdistill.labels\":\"1\"").contains("version 1; this program reads version 2")
     );
     assert!(says("qdistill.labels", "qdistill.else").contains("no labels file"));
     assert!(says("topk:2", "topk:3").contains("tensor ids is U16"));
     assert!(says("topk:2", "topk:0").contains("qdistill.kind"));
     assert!(says("\"1,2,4\"", "\"1,2\"").contains("tensor log_normalisers is"));
     assert!(says("\"1,2,4\"", "\"1,2,2\"").contains("there twice"));
-    assert!(says("\"1,2,4\"", "\"1,2,-4\"").contains("not positive"));
+    assert!(says("\"1,2,4\"", "\"1,2,-4\"").contains("between 0.1 and 100, not be -4"));
+
+    assert!(says("qdistill.seed\":\"7\"", "qdistill.seed\":\"8\"").contains("its header is not what was written"));
     assert!(says("qdistill.context\":\"16\"", "qdistill.context\":\"9\"").contains("context of 9"));
     assert!(says("qdistill.vocab_size\":\"", "qdistill.vocab_size\":\"-").contains("not a number"));
+    assert!(says("qdistill.vocab_size\":\"", "qdistill.vocab_size\":\"99999").contains("no vocabulary is larger"));
     assert!(says("\"log_rest\"", "\"log_resi\"").contains("tensor log_rest is missing"));
     assert!(read_all(b"no file").expect_err("no file").to_string().contains("no safetensors file"));
+}
+
+/// The file with other labels, and checksums that are right.
+fn forged(made: &Made, column: &str, change: impl Fn(&mut [u8])) -> String {
+    let mut bytes = fs::read(&made.path).expect("read");
+    let header = 8 + u64::from_le_bytes(bytes[..8].try_into().expect("8 bytes")) as usize;
+    let json: serde_json::Value = serde_json::from_slice(&bytes[8..header]).expect("JSON");
+    let at = |name: &str| {
+        let offsets = json[name]["data_offsets"].as_array().expect("offsets");
+        let [start, end] = [0, 1].map(|i| header + offsets[i].as_u64().expect("a number") as usize);
+        start..end
+    };
+    change(&mut bytes[at(column)]);
+    let predictions = windows().predictions_of(0).len();
+    let names = ["ids", "log_probs", "log_normalisers", "log_rest"].iter().filter(|n| json.get(**n).is_some());
+    let parts = names.map(|name| {
+        let row = at(name).len() / windows().predictions();
+        format::hashed(&bytes[at(name)][..row * predictions])
+    });
+    let checksum = format::checksum(&parts.collect::<Vec<_>>());
+    bytes[at("blake3")][format::HASH..2 * format::HASH].copy_from_slice(&checksum);
+    read_all(&bytes).expect_err("refused").to_string()
+}
+
+#[test]
+fn labels_that_cannot_be_are_refused() {
+    let made = make(Kind::TopK(4), &windows());
+    let twice = forged(&made, "ids", |ids| ids.copy_within(8..10, 12));
+    assert!(
+        twice.contains("is damaged: among predictions 0..15, token ") && twice.contains("is there twice"),
+        "{twice}"
+    );
+    let beyond = forged(&made, "ids", |ids| ids[9] = 0xff);
+    assert!(beyond.contains("is outside the vocabulary"), "{beyond}");
+    let sums = forged(&made, "log_rest", |rest| rest[12..16].copy_from_slice(&(-0.01f32).to_le_bytes()));
+    assert!(sums.contains("probabilities sum to ") && sums.contains(", not 1"), "{sums}");
+    for column in ["log_probs", "log_rest"] {
+        let nan = forged(&made, column, |values| values[..4].fill(0xff));
+        assert!(nan.contains("probabilities sum to NaN"), "{nan}");
+    }
+    let full = make(Kind::Full, &windows());
+    let sums = forged(&full, "log_probs", |values| values[2000..2200].fill(0));
+    assert!(sums.contains(", not 1"), "{sums}");
+    let nan = forged(&full, "log_probs", |values| values[2000..2002].fill(0xff));
+    assert!(nan.contains("sum to NaN"), "{nan}");
+    let above = forged(&make(Kind::Sampled(3), &windows()), "ids", |ids| ids[1] = 0x7f);
+    assert!(above.contains("is outside the vocabulary"), "{above}");
+}
+
+#[test]
+fn every_flipped_bit_is_noticed() {
+    let whole = bytes_of_some();
+    for (n, at) in (0..whole.len()).step_by(61).enumerate() {
+        let mut bytes = whole.to_vec();
+        bytes[at] ^= 1 << (n % 8);
+        // Of a name in the header it may change what is said, not that something is.
+        assert!(read_all(&bytes).is_err(), "bit {} of byte {at} of {}", n % 8, whole.len());
+    }
+}
+
+#[test]
+fn other_files_are_not_replaced() {
+    let made = make(Kind::TopK(2), &windows());
+    refuse_foreign(&made.path).expect("labels");
+    refuse_foreign(&made.folder.path().join("none")).expect("nothing is there");
+    let other = made.folder.path().join("thesis");
+    fs::write(&other, "").expect("written");
+    refuse_foreign(&other).expect("nothing is lost");
+    for text in ["my work".as_bytes(), &fs::read(format!("{FIXTURE}/model.safetensors")).expect("weights")] {
+        fs::write(&other, text).expect("written");
+        assert!(refuse_foreign(&other).expect_err("foreign").to_string().contains("thesis: is there and is no labels"));
+    }
 }
 
 proptest! {

@@ -1,6 +1,6 @@
 //! One pass of the teacher, labels to disk.
 
-use super::format::{Header, Settings, columns, key};
+use super::format::{HASH, Header, Settings, checksum, columns, fixed, hashed, key};
 use super::row::{RowMaker, Scratch};
 use crate::teacher::Model;
 use crate::windows::Windows;
@@ -19,8 +19,11 @@ const CHUNK: usize = 1 << 23;
 /// How often what was made is secured against an interruption.
 const EVERY: Duration = Duration::from_secs(2);
 
-/// Tensors before those with a row for each prediction.
-const FIXED: usize = 3;
+/// Tensors before those with a row for each prediction: three of the text, and checksums.
+const FIXED: usize = 4;
+
+/// Which of them holds the checksums.
+const CHECKSUMS: usize = 3;
 
 /// A labels file that is to be made; its size is known.
 #[derive(Debug)]
@@ -61,12 +64,7 @@ impl<'a> Plan<'a> {
             settings,
         };
         let columns = columns(&header.settings, windows.predictions(), header.vocab_size);
-        let fixed = |name: &str, dtype, shape| TensorSpec { name: name.into(), dtype, shape };
-        let mut specs = vec![
-            fixed("tokens", DType::U32, vec![windows.tokens.len()]),
-            fixed("documents", DType::I64, vec![windows.documents.len(), 2]),
-            fixed("windows", DType::I64, vec![windows.windows.len(), 2]),
-        ];
+        let mut specs = fixed(windows).to_vec();
         specs.extend(columns.iter().cloned());
         let file = safetensors::plan(path, &specs, &header.metadata())?;
         let plan = Self { teacher, windows, header, columns, file, path: path.into() };
@@ -111,28 +109,32 @@ impl<'a> Plan<'a> {
         Ok(Written { resumed, made, seconds: began.elapsed().as_secs_f64() })
     }
 
-    /// Labels one window.
+    /// Labels one window; its checksum is written last.
     pub(super) fn window(&self, file: &ResumableFile, window: usize) -> Result<()> {
         let maker = RowMaker { settings: &self.header.settings, wide_ids: self.columns[0].dtype == DType::U32 };
         let vocab = self.header.vocab_size;
         let begin = self.windows.predictions_of(window).start;
+        let mut hashers = vec![blake3::Hasher::new(); self.columns.len()];
         self.teacher.predict(self.windows.tokens_of(window), (CHUNK / vocab).max(1), |first, logits| {
             let first = begin + first;
             let rows = logits.par_chunks_exact(vocab).enumerate().map_init(Scratch::default, |scratch, (i, row)| {
-                maker.make(row, first + i, scratch).ok_or_else(|| self.not_finite(window, first + i - begin))
+                maker.make(row, first + i, scratch).ok_or(first + i - begin)
             });
-            let rows = rows.collect::<Result<Vec<_>>>()?;
+            let rows: Result<Vec<_>, usize> = rows.collect();
+            let rows = rows.map_err(|position| self.not_finite(window, position))?;
             for (column, (spec, offset)) in self.columns.iter().zip(&self.file.offsets()[FIXED..]).enumerate() {
                 let part: Vec<u8> = rows.iter().flat_map(|row| &row[column]).copied().collect();
+                hashers[column].update_rayon(&part);
                 file.write_all_at(&part, offset + first as u64 * row_bytes(spec))?;
             }
             Ok(())
-        })
+        })?;
+        let at = self.file.offsets()[CHECKSUMS] + ((window + 1) * HASH) as u64;
+        Ok(file.write_all_at(&checksum(&hashers), at)?)
     }
 
     fn not_finite(&self, window: usize, position: usize) -> Error {
-        let what = format!("the logits after position {position} of window {window} are NaN or infinite");
-        Error::malformed(&self.teacher.path, what)
+        self.teacher.not_finite(&format!("the logits after position {position} of window {window}"))
     }
 
     /// The unfinished file that is there, or a new one.
@@ -147,13 +149,15 @@ impl<'a> Plan<'a> {
         Ok(ResumableFile::begin(&self.path, self.file_len(), begin)?)
     }
 
-    /// Tokens, documents, windows.
+    /// Tokens, documents, windows, and the checksum of these and the header.
     fn fixed(&self) -> [Vec<u8>; FIXED] {
         let pairs = |ranges: &[Range<usize>]| {
             ranges.iter().flat_map(|r| [r.start, r.end]).flat_map(|n| (n as i64).to_le_bytes()).collect()
         };
-        let tokens = self.windows.tokens.iter().flat_map(|t| t.to_le_bytes()).collect();
-        [tokens, pairs(&self.windows.documents), pairs(&self.windows.windows)]
+        let tokens: Vec<u8> = self.windows.tokens.iter().flat_map(|t| t.to_le_bytes()).collect();
+        let (documents, windows): (Vec<u8>, Vec<u8>) = (pairs(&self.windows.documents), pairs(&self.windows.windows));
+        let parts = [self.file.header(), &tokens, &documents, &windows].map(hashed);
+        [tokens, documents, windows, checksum(&parts).to_vec()]
     }
 
     fn check_partial(&self) -> Result<()> {
@@ -185,6 +189,7 @@ impl<'a> Plan<'a> {
             Some((name, value)) => {
                 let name_shown = name.trim_start_matches("qdistill.");
                 match contents.metadata.get(name) {
+                    Some(_) if name == key::VERSION => refuse("another version of the format"),
                     _ if name == key::TEACHER_HASH => refuse("another teacher"),
                     _ if name == key::TOKENIZER_HASH => refuse("another tokenizer"),
                     Some(other) => refuse(&format!("{name_shown} {other:.60}, not {value}")),

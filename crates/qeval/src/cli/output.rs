@@ -54,6 +54,7 @@ pub fn check(args: &OutputArgs, inputs: &[&Path]) -> Result<()> {
         // Nobody wants to wait for scores that can't be written.
         drop(OutputFile::create(file, None)?);
     }
+    args.html.as_deref().map_or(Ok(()), report::page::refuse_foreign)?;
     Ok(())
 }
 

@@ -35,7 +35,8 @@ pub fn check(args: &OutputArgs, inputs: &[&Path]) -> Result<()> {
         bail!(Usage("only one of --json and --csv can be printed; --json=FILE writes a file".into()));
     }
     let files: Vec<&Path> = args.json.iter().flatten().chain(&args.html).map(|f| f.as_path()).collect();
-    check_files(&files, inputs)
+    check_files(&files, inputs)?;
+    Ok(args.html.as_deref().map_or(Ok(()), report::page::refuse_foreign)?)
 }
 
 /// Checks files that will be written.

@@ -18,6 +18,7 @@ pub use transient::{Transient, remove_transients};
 
 use crate::{Error, Result};
 use rustix::fs::{FallocateFlags, fallocate};
+use rustix::process::{Resource, getrlimit};
 use std::{
     fs::{self, File, Permissions},
     io,
@@ -114,10 +115,14 @@ pub fn write_file(dest: &Path, bytes: &[u8]) -> Result<()> {
     file.persist()
 }
 
-/// Asks for `len` bytes of disk, so that a full disk shows at once.
+/// Asks for `len` bytes of disk, so that a full disk or a limit on the size of files (`ulimit -f`) shows at once.
 fn reserve(file: &File, len: u64) -> io::Result<()> {
     if len == 0 {
         return Ok(());
+    }
+    // Growing beyond it would end the process with a signal.
+    if getrlimit(Resource::Fsize).current.is_some_and(|most| len > most) {
+        return Err(rustix::io::Errno::FBIG.into());
     }
     match fallocate(file, FallocateFlags::empty(), 0, len) {
         Ok(()) => Ok(()),

@@ -1,6 +1,6 @@
 //! A file that is made over a long time, and goes on where it was interrupted.
 
-use super::{OutputFile, check_replaceable, sync_folder, temporary};
+use super::{OutputFile, Transient, check_replaceable, sync_folder, temporary};
 use crate::{Error, Result};
 use std::{
     fs::{self, File, OpenOptions, TryLockError},
@@ -23,6 +23,8 @@ pub struct ResumableFile {
     shown: PathBuf,
     len: u64,
     steps: u64,
+    /// Told when a signal ends the program.
+    _stays: Transient,
 }
 
 impl ResumableFile {
@@ -76,7 +78,8 @@ impl ResumableFile {
             return Err(Error::malformed(&partial, what));
         };
         let target = temporary::resolve(dest)?;
-        Ok(ResumableFile { file, partial, target, shown: dest.into(), len, steps })
+        let stays = Transient::that_stays(&partial);
+        Ok(ResumableFile { file, partial, target, shown: dest.into(), len, steps, _stays: stays })
     }
 
     /// Steps that are done; [`u64::MAX`] where the file was whole and only its renaming was left.

@@ -1,15 +1,16 @@
 //! What a program that is told to stop removes before it ends.
 
 use std::{
-    collections::BTreeSet,
+    collections::BTreeMap,
     fs,
     path::{Path, PathBuf},
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
-static LIVE: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
+/// What is there, and whether it stays.
+static LIVE: Mutex<BTreeMap<PathBuf, bool>> = Mutex::new(BTreeMap::new());
 
-fn live() -> MutexGuard<'static, BTreeSet<PathBuf>> {
+fn live() -> MutexGuard<'static, BTreeMap<PathBuf, bool>> {
     LIVE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -21,9 +22,18 @@ pub struct Transient(PathBuf);
 impl Transient {
     /// Remembers `path`, which exists.
     pub fn new(path: &Path) -> Self {
+        Self::remember(path, false)
+    }
+
+    /// Remembers an unfinished file that a later run goes on with: the process may leave it, and says so.
+    pub fn that_stays(path: &Path) -> Self {
+        Self::remember(path, true)
+    }
+
+    fn remember(path: &Path, stays: bool) -> Self {
         // Absolute, so that it is found from any working directory.
         let path = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
-        live().insert(path.clone());
+        live().insert(path.clone(), stays);
         Transient(path)
     }
 }
@@ -34,13 +44,16 @@ impl Drop for Transient {
     }
 }
 
-/// Removes every [`Transient`] that is there; for the moment before a program ends on a signal.
-/// What can't be removed stays. A rename into place that happens meanwhile either was first, and
+/// Removes every [`Transient`] that is there but those that are to stay, which it gives; for the moment before a
+/// program ends on a signal. What can't be removed stays, too. A rename into place that happens meanwhile either was first, and
 /// the destination is whole, or fails.
-pub fn remove_transients() {
-    for path in live().iter() {
+pub fn remove_transients() -> Vec<PathBuf> {
+    let live = live();
+    let (stay, go): (Vec<_>, Vec<_>) = live.iter().partition(|(_, stays)| **stays);
+    for (path, _) in go {
         let _ = if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) };
     }
+    stay.into_iter().map(|(path, _)| path.clone()).collect()
 }
 
 #[cfg(test)]
@@ -58,8 +71,9 @@ mod tests {
         let _live = [Transient::new(&file), Transient::new(&folder)];
         drop(Transient::new(&kept));
         // Not remove_transients itself: other tests of this process have files of their own.
-        let under = |p: &&PathBuf| p.starts_with(dir.path());
-        let paths: Vec<PathBuf> = live().iter().filter(under).cloned().collect();
-        assert_eq!(paths, [file, folder]);
+        let _stays = Transient::that_stays(&kept);
+        let under = |p: &(&PathBuf, &bool)| p.0.starts_with(dir.path());
+        let paths: Vec<(PathBuf, bool)> = live().iter().filter(under).map(|(p, stays)| (p.clone(), *stays)).collect();
+        assert_eq!(paths, [(file, false), (folder, false), (kept, true)]);
     }
 }

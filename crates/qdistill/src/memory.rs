@@ -1,0 +1,37 @@
+//! What fits into this machine's memory: the system ends a program that asks for more, without a word.
+
+use crate::{Error, Result};
+
+/// Refuses `bytes` (none where they overflow) for `what` where the machine doesn't have as many available.
+///
+/// # Errors
+/// [`Error::Memory`].
+pub(crate) fn check(what: &str, bytes: Option<u64>) -> Result<()> {
+    let available = available().unwrap_or(isize::MAX as u64);
+    if bytes.is_some_and(|bytes| bytes <= available) {
+        return Ok(());
+    }
+    let gib = |bytes: u64| format!("{:.1} GiB", bytes as f64 / f64::from(1 << 30));
+    let need = bytes.map_or("more than 16 EiB".into(), gib);
+    Err(Error::Memory(format!("{what} would take {need}, and this machine has {} available", gib(available))))
+}
+
+/// Bytes that the system could give without swapping; none where it doesn't say.
+fn available() -> Option<u64> {
+    let info = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = info.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    line.trim().strip_suffix(" kB")?.parse::<u64>().ok()?.checked_mul(1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_does_not_fit_is_refused_with_its_size() {
+        check("little", Some(1 << 20)).expect("a MiB");
+        let says = |bytes| check("much", bytes).expect_err("too much").to_string();
+        assert!(says(Some(1 << 60)).contains("much would take 1073741824.0 GiB, and this machine has "));
+        assert!(says(None).contains("more than 16 EiB"));
+    }
+}
