@@ -179,7 +179,7 @@ pub struct Measured {
 /// of 16-bit integers come two to one of f32.
 const PEAKS: [(&str, f64, &str); 3] = [
     ("bandwidth", 1.0, ", or the weights lie in the processor's caches"),
-    ("f32 peak", 2.0, ", or this program is not an optimized build"),
+    ("f32 peak", 2.0, ", or this is no release build"),
     ("matrix rate", 1.0, ""),
 ];
 

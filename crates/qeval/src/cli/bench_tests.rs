@@ -106,7 +106,7 @@ fn figures_that_cannot_be_have_a_warning() {
     let busy = |what: &str| format!("a.gguf: {what}: something else kept the machine busy");
     let warnings = [
         busy("719% of the bandwidth that was measured") + ", or the weights lie in the processor's caches",
-        busy("250% of the f32 peak that was measured") + ", or this program is not an optimized build",
+        busy("250% of the f32 peak that was measured") + ", or this is no release build",
         busy("130% of the matrix rate that was measured"),
         busy("130% lie between a median and one of its runs"),
     ];
