@@ -27,6 +27,7 @@ pub use plan::{Plan, PlannedWeight, Settings, Source, Target};
 pub use rules::{Recipe, Rules};
 pub use source::{Values, Weight};
 pub use stream::{Errors, Losses};
+pub use whole::check as check_whole;
 
 use candle_core::Device;
 use runtime::Options;

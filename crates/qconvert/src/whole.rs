@@ -5,20 +5,18 @@ use crate::methods::counted;
 use crate::source::Weight;
 use serde::de::{IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
-use std::collections::HashMap;
 use store::{Config, Container, Family, Model};
 
 /// Names the first weight that the configuration asks for and that is absent or has another
-/// shape: the weights that the runtime loads.
+/// shape: the weights that the runtime loads. None of them is opened.
 ///
 /// # Errors
 /// [`store::Error::Tensor`] with what was expected and found.
-pub fn check(model: &Model, config: &Config, weights: &[Weight]) -> Result<()> {
-    let found: HashMap<&str, &Weight> = weights.iter().map(|w| (w.name.as_str(), w)).collect();
+pub fn check(model: &Model, config: &Config) -> Result<()> {
     for (name, shape) in expected(model, config) {
-        let Some(weight) = found.get(name.as_str()) else {
+        let Some(found) = shape_of(model, &name)? else {
             let why = match layer(&name) {
-                Some(l) if !weights.iter().any(|w| layer(&w.name) == Some(l)) => {
+                Some(l) if !model.tensors.keys().any(|name| layer(name) == Some(l)) => {
                     format!(", with all of layer {l}: the configuration has {} layers", config.layers)
                 }
                 None if name == "lm_head.weight" => ": the configuration does not tie it to the embedding".into(),
@@ -27,13 +25,22 @@ pub fn check(model: &Model, config: &Config, weights: &[Weight]) -> Result<()> {
             let what = format!("is missing{why}; expected shape {shape:?}");
             return Err(store::Error::tensor(&model.path, name, what).into());
         };
-        if weight.shape != shape {
-            let file = model.tensors.get(&weight.main).map_or(&model.path, |t| &t.file);
-            let what = format!("has shape {:?}, the configuration says {shape:?}", weight.shape);
+        if found != shape {
+            let file = model.tensors.get(&name).map_or(&model.path, |t| &t.file);
+            let what = format!("has shape {found:?}, the configuration says {shape:?}");
             return Err(store::Error::tensor(file, name, what).into());
         }
     }
     Ok(())
+}
+
+/// The shape of a weight, whatever layout it is stored in; none where it isn't.
+fn shape_of(model: &Model, name: &str) -> Result<Option<Vec<usize>>> {
+    match (model.tensors.get(name), name.strip_suffix(".weight")) {
+        (Some(tensor), _) if tensor.dtype.float().is_some() => Ok(Some(tensor.shape.clone())),
+        (_, Some(module)) => Ok(model.shape(module)?.map(|(rows, cols)| vec![rows, cols])),
+        (tensor, None) => Ok(tensor.map(|t| t.shape.clone())),
+    }
 }
 
 /// Every tensor that a model of this configuration can't do without, with its shape.
@@ -100,7 +107,7 @@ pub fn config(model: &Model, weights: &[Weight], warnings: &mut Vec<String>) -> 
     }
     match model.config() {
         Ok(config) => {
-            check(model, &config, weights)?;
+            check(model, &config)?;
             warnings.extend(unasked(model, &config, weights));
             Ok(Some(config))
         }

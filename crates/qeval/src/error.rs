@@ -1,6 +1,8 @@
 //! Errors that say what is wrong and the way out.
 
 use crate::score::Problem;
+use serde::Serialize;
+use std::fmt;
 use std::path::{Path, PathBuf};
 
 /// Result of this crate.
@@ -109,5 +111,32 @@ impl Error {
             other => return other,
         };
         Error::Reference { model: name.into(), problem }
+    }
+}
+
+/// A model that couldn't be opened or run, where the others stand.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Failed {
+    /// Its path.
+    pub model: String,
+    /// What is wrong, on one line.
+    pub error: String,
+}
+
+impl Failed {
+    /// This model, because of `error`.
+    pub fn new(path: &Path, error: &(dyn std::error::Error + 'static)) -> Self {
+        Failed { model: path.display().to_string(), error: report::error_line(error) }
+    }
+}
+
+impl fmt::Display for Failed {
+    /// One line that names the model once: an error in a file does itself.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.error.starts_with(&self.model) {
+            f.write_str(&self.error)
+        } else {
+            write!(f, "{}: {}", self.model, self.error)
+        }
     }
 }

@@ -43,6 +43,11 @@ pub fn divergence(reference: &[f32], r: &Row, artifact: &[f32], a: &Row) -> f64 
     (weighted / r.sum + (a.sum.ln() - r.sum.ln()) + (f64::from(a.max) - f64::from(r.max) + f64::from(shift))).max(0.0)
 }
 
+/// Whether no logit is NaN or infinite.
+pub fn are_finite(logits: &[f32]) -> bool {
+    largest(logits).1
+}
+
 const LANES: usize = 16;
 /// Terms that are summed in f32 before f64 takes over: 64 a lane.
 const BLOCK: usize = 64 * LANES;

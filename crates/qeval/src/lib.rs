@@ -32,7 +32,7 @@ mod transformer;
 pub mod verdict;
 pub mod windows;
 
-pub use error::{Error, Result};
+pub use error::{Error, Failed, Result};
 pub use text::{Corpus, Encoder};
 pub use transformer::{Packed, Session};
 pub use windows::{Bos, Protocol, Style, Window, Windows};

@@ -87,7 +87,7 @@ pub trait Continuation {
     /// last `rows` of them.
     ///
     /// # Errors
-    /// When the model can't run them.
+    /// When the model can't run them, or the logits are not finite; names the model.
     fn extend(&mut self, tokens: &[u32], rows: usize) -> Result<Vec<f32>>;
 
     /// Forgets the tokens from `len` on.

@@ -2,7 +2,7 @@
 
 use crate::load::Compute;
 use crate::model::{Continuation, Forward, LanguageModel, argmax};
-use crate::{Error, Result};
+use crate::{Error, Result, kernels};
 use candle_core::Tensor;
 use ndarray::ArrayView2;
 use runtime::{KvCache, KvType, Transformer};
@@ -72,12 +72,12 @@ impl LanguageModel for Packed {
 
     fn greedy(&self, prompt: &[u32], limit: usize, token: &mut dyn FnMut(u32) -> ControlFlow<()>) -> Result<()> {
         let mut session = self.session(prompt.len() + limit)?;
-        let mut next = self.best(&session.extend(prompt, 1)?)?;
+        let mut next = argmax(&session.extend(prompt, 1)?)?;
         for made in 1..=limit {
             if token(next).is_break() || made == limit {
                 break;
             }
-            next = self.best(&session.extend(&[next], 1)?)?;
+            next = argmax(&session.extend(&[next], 1)?)?;
         }
         Ok(())
     }
@@ -99,11 +99,6 @@ impl Packed {
     pub fn session_of(&self, kv: KvType, capacity: usize) -> Result<Session<'_>> {
         let cache = self.model.new_cache_of(kv, 1, capacity).map_err(|e| self.named(e))?;
         Ok(Session { of: self, cache })
-    }
-
-    /// The most likely token.
-    fn best(&self, logits: &[f32]) -> Result<u32> {
-        argmax(logits).map_err(|e| Error::Model(format!("{}: {e}", self.name)))
     }
 }
 
@@ -127,7 +122,13 @@ impl Continuation for Session<'_> {
         }
         let last = hidden.narrow(1, tokens.len() - rows, rows).map_err(|e| self.of.named(e))?;
         let logits = model.logits(&last).map_err(|e| self.of.named(e))?;
-        logits.flatten_all().and_then(|l| l.to_vec1::<f32>()).map_err(|e| self.of.named(e))
+        let logits = logits.flatten_all().and_then(|l| l.to_vec1::<f32>()).map_err(|e| self.of.named(e))?;
+        if !kernels::are_finite(&logits) {
+            let row = logits.iter().position(|l| !l.is_finite()).unwrap_or(0) / model.config().vocab_size;
+            let token = self.cache.len() - rows + row + 1;
+            return Err(Error::Model(format!("{}: logits are NaN or infinite after token {token}", self.of.name)));
+        }
+        Ok(logits)
     }
 
     fn truncate(&mut self, len: usize) {

@@ -155,10 +155,20 @@ fn speculation_gives_the_targets_own_text() {
     for run in runs(0).iter().chain(&runs(1)) {
         assert_eq!(run["equal"], true, "{run}");
     }
+    let said = out.pointer("/setting/kv").zip(out.pointer("/setting/engine_math"));
+    assert_eq!(said, Some((&"f16".into(), &"exact".into())));
+    // What is predicted follows from what is measured, by the formula.
+    for (draft, run) in [(0, &runs(0)[1]), (1, &runs(1)[1])] {
+        let at = |value: &Value| value.as_f64().expect("a number");
+        let (a, c) = (at(&out["drafts"][draft]["agreement"]), at(&out["drafts"][draft]["cost"]));
+        let predicted = (1.0 + a + a * a + a * a * a) / (3.0 * c + 1.0);
+        assert!((at(&run["predicted"]) / predicted - 1.0).abs() < 1e-9, "{run}");
+    }
     // A model drafting for itself is always right.
     assert_eq!((out["drafts"][0]["agreement"].as_f64(), runs(0)[0]["acceptance"].as_f64()), (Some(1.0), Some(1.0)));
     assert_eq!(runs(0)[0]["tokens_per_pass"].as_f64(), Some(9.0 / 5.0));
-    let sampled = json(&[&args[..], &few, &["--temperature", "0.8"]].concat());
+    let sampled = json(&[&args[..], &few, &["--temperature", "0.8", "--kv", "int8"]].concat());
+    assert_eq!(sampled.pointer("/setting/kv"), Some(&"int8".into()));
     let first = &sampled["drafts"][0];
     assert!(first["agreement"].as_f64().is_some_and(|a| (a - 1.0).abs() < 1e-9), "{first}");
     assert_eq!(
@@ -189,13 +199,16 @@ fn a_bench_of_a_model() {
     let few = ["--prompts", "4,32", "--contexts", "8", "--batches", "1,2,4", "--tokens", "2", "--repeats", "2"];
     for (kv, bytes) in [("f16", 2 * 2 * 2 * 16 * 2), ("int8", 2 * 2 * 2 * (16 + 2))] {
         let html = dir.path().join("page.html");
-        let args = [&["bench", text(&model), "--json", "--kv", kv, "--html", text(&html)], &few[..]].concat();
+        let more = ["--kv", kv, "--engine-math", "llama.cpp", "--html", text(&html)];
+        let args = [&["bench", text(&model), "--json"], &more[..], &few[..]].concat();
         let out = json(&args);
         let m = &out["models"][0];
         let allocated = m.pointer("/cache/allocated").and_then(Value::as_u64);
         assert_eq!((m.pointer("/cache/formula").and_then(Value::as_u64), allocated), (Some(bytes), Some(bytes)));
         assert_eq!(m.pointer("/decode/0/equal"), Some(&true.into()));
         assert_eq!(m["batch"].as_array().map(Vec::len), Some(3));
+        assert_eq!(out.pointer("/setting/engine_math"), Some(&"llama.cpp".into()));
+        assert_eq!((&out["failed"], out["warnings"].is_array()), (&Value::Array(Vec::new()), true));
         assert!(m.pointer("/prefill/1/tokens_per_s").and_then(Value::as_f64).is_some_and(|v| v > 0.0));
         for ceiling in ["read_bytes_per_s", "f32_flop_per_s", "int16_op_per_s"] {
             assert!(out["machine"][ceiling].as_f64().is_some_and(|v| v > 1e6), "{ceiling}");
@@ -225,11 +238,53 @@ fn a_trace_through_a_model_is_the_simulation() {
         assert_eq!(out.pointer("/through/equal_alone"), Some(&true.into()));
         // The same admissions, tokens and ends, step by step.
         assert_eq!(out.pointer("/through/contest"), out.get("as_they_come"));
+        // One table, with the simulation's two ways of arriving and the model's.
+        let csv = stdout(&[&args[..], &["--csv"]].concat());
+        assert_eq!((csv.lines().count(), csv.matches("throughput_gain").count()), (7, 1), "{csv}");
+        assert!(csv.lines().nth(5).is_some_and(|l| l.contains(text(&model)) && l.contains(",steps,")), "{csv}");
         let words = stdout(&args).split_whitespace().collect::<Vec<_>>().join(" ");
         assert!(words.contains("Every request got the tokens that it gets alone"), "{words}");
     }
     let long = text_file(dir.path(), "long.jsonl", r#"{"arrival_step": 0, "prompt": 500, "output": 13}"#);
     refuses(&["schedule", text(&long), "--through", text(&model)], 2, "exceeds its context of 512");
+}
+
+#[test]
+fn a_model_that_fails_leaves_the_others_standing() {
+    let dir = TempDir::new().expect("a folder");
+    let (junk, model) = (text_file(dir.path(), "junk.txt", "no model"), model(dir.path()));
+    let nan = model_of(dir.path(), "nan", Shape { nan: true, ..Shape::default() });
+    let three = [text(&junk), text(&model), text(&nan)];
+    let bench = ["--prompts", "4", "--contexts", "3", "--batches", "1", "--tokens", "2", "--repeats", "1"];
+    let speculate =
+        ["speculate", "--gamma", "1", "--tokens", "3", "--prompt", "x", "--target", text(&model), "--draft"];
+    let generate = ["generate", "--prompt", "x", "--max-tokens", "2"];
+    let file = dir.path().join("found.json");
+    let to_file = format!("--json={}", file.display());
+    for (list, command, more) in [
+        ("models", [&["bench", "--csv", &to_file], &bench[..], &three].concat(), ",failed,"),
+        ("drafts", [&speculate[..], &three, &[&to_file]].concat(), "✗ failed"),
+        ("models", [&generate[..], &three, &["--json"]].concat(), ""),
+    ] {
+        let out = qeval(&command);
+        let (shown, err) = (String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
+        assert_eq!((out.status.code(), err.lines().count()), (Some(1), 2), "{err}");
+        let json = if more.is_empty() { shown.to_string() } else { std::fs::read_to_string(&file).expect("written") };
+        let found: Value = serde_json::from_str(&json).expect("JSON");
+        assert_eq!(found[list].as_array().map(Vec::len), Some(1), "{found}");
+        for (i, what) in ["junk.txt", "nan: logits are NaN or infinite after token "].iter().enumerate() {
+            let error = found["failed"][i]["error"].as_str().expect("a reason");
+            assert!(error.contains(what) && err.contains(what) && shown.contains(what), "{error}: {err}: {shown}");
+        }
+        assert!(more.is_empty() || shown.matches(more).count() == 2, "{shown}");
+    }
+    // Where none is left, there is only the reason.
+    let reason = "nan: logits are NaN or infinite after token";
+    refuses(&[&["bench", text(&nan), text(&junk)], &bench[..]].concat(), 1, "no model is left: ");
+    refuses(&[&speculate[..], &[text(&nan)]].concat(), 1, reason);
+    refuses(&["speculate", "--target", text(&nan), "--draft", text(&model)], 1, reason);
+    refuses(&[&generate[..], &[text(&nan)]].concat(), 1, reason);
+    refuses(&["schedule", "--through", text(&nan)], 1, "nan: logits are NaN: no token can be chosen");
 }
 
 #[test]

@@ -6,7 +6,7 @@ use indexmap::IndexMap;
 use runtime::KvType;
 use serde::Serialize;
 use std::path::Path;
-use store::{Container, Model};
+use store::{Config, Container, Model};
 
 /// A stored tensor.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -104,11 +104,7 @@ pub fn look(path: &Path, with_metadata: bool) -> Result<Tensors> {
     let model = store::open(path)?;
     let declared = model.declared_schemes();
     let mut notes = model.warnings.clone();
-    let architecture = architecture(&model).map_err(|why| notes.push(why)).ok();
-    if architecture.is_some() {
-        // What programs that need a whole model would say of this one.
-        notes.extend(qconvert::Source::new(&model).err().map(|e| report::error_line(&e)));
-    }
+    let config = model.config().map_err(|e| notes.push(report::error_line(&e))).ok();
     let tensors: Vec<TensorInfo> = model
         .tensors
         .iter()
@@ -122,7 +118,10 @@ pub fn look(path: &Path, with_metadata: bool) -> Result<Tensors> {
             file: tensor.file.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default(),
         })
         .collect();
-    let schemes = scheme_totals(&model, &declared, &tensors);
+    let (schemes, broken) = scheme_totals(&model, &declared, &tensors);
+    // What programs that need a whole model would say of this one.
+    let missing = || report::error_line(&qconvert::check_whole(&model, config.as_ref()?).err()?).into();
+    notes.extend(broken.map(|e| report::error_line(&e)).or_else(missing));
     Ok(Tensors {
         model: path.display().to_string(),
         container: match model.container {
@@ -130,7 +129,7 @@ pub fn look(path: &Path, with_metadata: bool) -> Result<Tensors> {
             Container::Safetensors => "safetensors",
             Container::Gguf => "gguf",
         },
-        architecture,
+        architecture: config.as_ref().map(|config| architecture(&model, config)),
         parameters: schemes.iter().map(|t| t.elements).sum::<u64>() + others(&tensors),
         bytes: tensors.iter().map(|t| t.bytes).sum(),
         types: type_totals(&tensors),
@@ -141,10 +140,9 @@ pub fn look(path: &Path, with_metadata: bool) -> Result<Tensors> {
     })
 }
 
-fn architecture(model: &Model) -> Result<Architecture, String> {
-    let config = model.config().map_err(|e| report::error_line(&e))?;
+fn architecture(model: &Model, config: &Config) -> Architecture {
     let said = |pointer: &str| model.config_json.as_ref()?.pointer(pointer)?.as_str().map(str::to_owned);
-    Ok(Architecture {
+    Architecture {
         name: said("/architectures/0")
             .or_else(|| said("/model_type"))
             .unwrap_or_else(|| format!("{:?}", config.family)),
@@ -157,8 +155,8 @@ fn architecture(model: &Model) -> Result<Architecture, String> {
         vocab_size: config.vocab_size,
         max_position: config.max_position,
         tied: config.tie_word_embeddings,
-        cache_bytes_per_token: KvType::F16.bytes_per_token(&config),
-    })
+        cache_bytes_per_token: KvType::F16.bytes_per_token(config),
+    }
 }
 
 /// The linear layer that a tensor belongs to, its bias aside.
@@ -180,20 +178,29 @@ fn type_totals(tensors: &[TensorInfo]) -> Vec<Total> {
     finish(by_type.into_values().collect())
 }
 
-fn scheme_totals(model: &Model, declared: &IndexMap<String, String>, tensors: &[TensorInfo]) -> Vec<Total> {
+/// By scheme; and the error of the first layer whose layout is not understood. One layer is open at a time.
+fn scheme_totals(
+    model: &Model,
+    declared: &IndexMap<String, String>,
+    tensors: &[TensorInfo],
+) -> (Vec<Total>, Option<store::Error>) {
     let mut by_scheme: IndexMap<&str, Total> = IndexMap::new();
+    let mut broken = None;
     for (module, scheme) in declared {
         let total = by_scheme.entry(scheme).or_insert_with(|| empty(scheme));
         total.count += 1;
-        // A layout that is not understood has no known number of weights.
-        total.elements += model.linear(module).map_or(0, |l| (l.matrix.rows() * l.matrix.cols()) as u64);
+        match model.linear(module) {
+            Ok(l) => total.elements += (l.matrix.rows() * l.matrix.cols()) as u64,
+            // It has no known number of weights.
+            Err(e) => broken = broken.or(Some(e)),
+        }
     }
     for tensor in tensors {
         if let Some(total) = tensor.scheme.as_deref().and_then(|scheme| by_scheme.get_mut(scheme)) {
             total.bytes += tensor.bytes;
         }
     }
-    finish(by_scheme.into_values().collect())
+    (finish(by_scheme.into_values().collect()), broken)
 }
 
 /// Elements of what belongs to no linear layer, buffers aside.

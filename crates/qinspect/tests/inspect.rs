@@ -108,6 +108,25 @@ fn convert(scheme: &str, to: qconvert::Target, destination: &std::path::Path) {
 }
 
 #[test]
+fn tensors_checks_the_shapes_of_packed_layers() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let folder = dir.path().join("artifact");
+    convert("int4-g64", qconvert::Target::Safetensors, &folder);
+    let config = folder.join("config.json");
+    let whole = std::fs::read_to_string(&config).expect("reads");
+    let note = |from: &str, to: &str| {
+        std::fs::write(&config, whole.replace(from, to)).expect("writes");
+        json(&["tensors", folder.to_str().expect("plain")])["notes"].to_string()
+    };
+    let (layers, inner) = ("\"num_hidden_layers\": 4", "\"intermediate_size\": 512");
+    assert!(whole.contains(layers) && whole.contains(inner) && note("", "") == "[]", "{whole}");
+    let found = note(layers, &layers.replace('4', "5"));
+    assert!(found.contains("is missing, with all of layer 4"), "{found}");
+    let found = note(inner, &inner.replace("512", "513"));
+    assert!(found.contains("gate_proj.weight: has shape [512, 192], the configuration says [513, 192]"), "{found}");
+}
+
+#[test]
 fn differences_of_a_model_and_its_artifact() {
     let dir = tempfile::tempdir().expect("a folder");
     let (folder, gguf) = (dir.path().join("artifact"), dir.path().join("artifact.gguf"));

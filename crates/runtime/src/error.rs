@@ -91,6 +91,9 @@ pub enum Error {
     /// What only the CPU does.
     #[error("{0} runs on the CPU only; use device cpu")]
     CpuOnly(String),
+    /// Logits that no token can be chosen by.
+    #[error("logits are NaN: no token can be chosen; the model's weights are at fault")]
+    NaN,
     /// A setting of the sampler that makes no sense.
     #[error("{name} = {value} is out of range: {expected}")]
     Sampling {

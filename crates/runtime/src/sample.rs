@@ -76,11 +76,11 @@ impl Sampler {
     /// The next token. Of equally likely ones the greedy choice is the first.
     ///
     /// # Errors
-    /// [`Error::Empty`] where no logit is a number.
+    /// [`Error::NaN`] where no logit is a number.
     pub fn sample(&mut self, logits: &[f32]) -> Result<u32> {
         let logits = self.penalized(logits);
         let token = match self.sampling.temperature {
-            0.0 => argmax(&logits).ok_or(Error::Empty)?,
+            0.0 => argmax(&logits).ok_or(Error::NaN)?,
             _ => self.draw(&logits)?,
         };
         self.read(&[token]);
@@ -107,7 +107,7 @@ impl Sampler {
         // Ties by index, so that the order is the same on every machine.
         ranked.sort_unstable_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
         ranked.truncate(top_k.unwrap_or(usize::MAX));
-        let top = ranked.first().ok_or(Error::Empty)?.1;
+        let top = ranked.first().ok_or(Error::NaN)?.1;
         for (_, l) in &mut ranked {
             // An infinite top takes all; infinity less infinity is no number.
             *l = if *l == top { 1.0 } else { ((*l - top) / temperature).exp() };
@@ -128,7 +128,7 @@ impl Sampler {
             }
         }
         // Rounding may leave a trace after the last.
-        ranked.last().map(|(token, _)| *token).ok_or(Error::Empty)
+        ranked.last().map(|(token, _)| *token).ok_or(Error::NaN)
     }
 }
 
@@ -186,7 +186,7 @@ mod tests {
     fn greedy_takes_the_first_of_equals_and_no_nan() {
         let mut s = Sampler::greedy();
         assert_eq!(s.sample(&[1.0, f32::NAN, 3.0, 3.0]).expect("numbers"), 2);
-        assert!(matches!(s.sample(&[f32::NAN]), Err(Error::Empty)));
+        assert!(matches!(s.sample(&[f32::NAN]), Err(Error::NaN)));
     }
 
     #[test]

@@ -274,6 +274,15 @@ impl Model {
         layouts::linear(self, if tied { EMBEDDING } else { module })
     }
 
+    /// Rows and columns of the linear layer of `module`, whatever the layout; none when it isn't there. The layer
+    /// isn't opened.
+    ///
+    /// # Errors
+    /// When the tensors or entries that say so are missing or malformed.
+    pub fn shape(&self, module: &str) -> Result<Option<(usize, usize)>> {
+        layouts::shape(self, module)
+    }
+
     /// A small dense tensor (a norm, a bias) as f32; none when it isn't there.
     ///
     /// # Errors

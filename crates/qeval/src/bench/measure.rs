@@ -8,18 +8,18 @@ use crate::load::Loaded;
 use crate::model::Continuation;
 use crate::schedule::{DecodeCost, StepCosts};
 use crate::text::any_tokens;
-use crate::{Error, Packed, Result};
+use crate::{Error, Failed, Packed, Result};
 use runtime::{Feed, Sequence, Transformer};
 use std::path::PathBuf;
 use std::time::Instant;
 use store::{Progress, Unit};
 
 /// Measures the machine, and models that `open` gives one at a time, so that only one is in
-/// memory.
+/// memory. Of several, one that can't be opened or run is among those that failed; the others stand.
 ///
 /// # Errors
-/// [`Error::Protocol`] for a setting that makes no sense or exceeds a model's context; when a
-/// model can't be opened or run.
+/// [`Error::Protocol`] for a setting that makes no sense or exceeds the context of the only model; when
+/// that can't be opened or run.
 pub fn bench(
     paths: &[PathBuf],
     open: &dyn Fn(&PathBuf) -> Result<Loaded>,
@@ -31,11 +31,15 @@ pub fn bench(
     let each = setting.prompts.len() + setting.contexts.len() + setting.batches.len();
     progress.start("measuring", Some((paths.len() * each) as u64), Unit::Items);
     let machine = Machine::measure();
-    let mut models = Vec::with_capacity(paths.len());
+    let (mut models, mut failed) = (Vec::with_capacity(paths.len()), Vec::new());
     for path in paths {
         progress.message(&path.display().to_string());
         Memory::reset_peak();
-        models.push(measured(&open(path)?, setting, (&machine, gpu.as_ref()), progress)?);
+        match open(path).and_then(|model| measured(&model, setting, (&machine, gpu.as_ref()), progress)) {
+            Ok(measured) => models.push(measured),
+            Err(e) if paths.len() == 1 => return Err(e),
+            Err(e) => failed.push(Failed::new(path, &e)),
+        }
     }
     progress.finish();
     Ok(Bench {
@@ -44,7 +48,9 @@ pub fn bench(
         setting: setting.clone(),
         machine,
         gpu,
+        warnings: models.iter().flat_map(Measured::warnings).collect(),
         models,
+        failed,
         definitions: DEFINITIONS.map(str::to_string).into(),
     })
 }

@@ -11,7 +11,7 @@ pub use measure::bench;
 
 use crate::schedule::StepCosts;
 use crate::stats::{Interval, quantile};
-use crate::{Error, Result};
+use crate::{Error, Failed, Result};
 use runtime::KvType;
 use serde::Serialize;
 
@@ -57,9 +57,11 @@ pub struct Setting {
     /// How keys and values are stored: `f16` or `int8`.
     #[serde(serialize_with = "kv_name")]
     pub kv: KvType,
+    /// Whose rounding of activations, as `--engine-math` calls it.
+    pub engine_math: String,
 }
 
-fn kv_name<S: serde::Serializer>(kv: &KvType, to: S) -> Result<S::Ok, S::Error> {
+pub(crate) fn kv_name<S: serde::Serializer>(kv: &KvType, to: S) -> Result<S::Ok, S::Error> {
     to.collect_str(kv)
 }
 
@@ -112,6 +114,11 @@ impl Time {
         let mut at = |q| quantile(&mut values, q).unwrap_or(f64::NAN);
         Time { median: at(0.5), range: Interval(at(0.0), at(1.0)) }
     }
+
+    /// How far from the median the farthest run is, as a share of it.
+    pub fn farthest(&self) -> f64 {
+        (self.median - self.range.0).max(self.range.1 - self.median) / self.median
+    }
 }
 
 /// What comes out.
@@ -130,6 +137,10 @@ pub struct Bench {
     pub gpu: Option<Gpu>,
     /// The models, in the order given.
     pub models: Vec<Measured>,
+    /// Those that couldn't be opened or run.
+    pub failed: Vec<Failed>,
+    /// What speaks against the figures: something else kept the machine busy.
+    pub warnings: Vec<String>,
     /// What the words mean.
     pub definitions: Vec<String>,
 }
@@ -162,6 +173,47 @@ pub struct Measured {
     pub knee: Knee,
     /// What steps cost, for `qeval schedule --costs`.
     pub step_costs: StepCosts,
+}
+
+/// What was measured of the machine, how many times that a model may reach, and why it may seem to reach more. Products
+/// of 16-bit integers come two to one of f32.
+const PEAKS: [(&str, f64, &str); 3] = [
+    ("bandwidth", 1.0, ", or the weights lie in the processor's caches"),
+    ("f32 peak", 2.0, ", or this is no release build"),
+    ("matrix rate", 1.0, ""),
+];
+
+/// Beyond that by more than this factor, the peak was measured too low.
+const IMPOSSIBLE: f64 = 1.1;
+
+/// A run farther from the median than this share of it was disturbed.
+const NOISY: f64 = 0.5;
+
+impl Measured {
+    /// What speaks against its figures.
+    pub fn warnings(&self) -> Vec<String> {
+        let (prefill, decode, batch) = (|| self.prefill.iter(), || self.decode.iter(), || self.batch.iter());
+        let bandwidth = decode().map(|d| d.bandwidth_share).chain(batch().map(|b| b.bandwidth_share));
+        let work = prefill().map(|p| p.work).chain(batch().map(|b| b.work)).map(Work::of_peak);
+        let shares: Vec<(&str, f64)> = bandwidth.map(|share| ("bandwidth", share)).chain(work).collect();
+        let mut out = Vec::new();
+        let mut busy = |share: f64, what: &str, otherwise: &str| {
+            let (name, share) = (&self.name, report::format::percent(share, 0));
+            out.push(format!("{name}: {share} {what}: something else kept the machine busy{otherwise}"));
+        };
+        for (what, most, otherwise) in PEAKS {
+            let share = shares.iter().filter(|s| s.0 == what).map(|s| s.1).fold(0.0, f64::max);
+            if share > most * IMPOSSIBLE {
+                busy(share, &format!("of the {what} that was measured"), otherwise);
+            }
+        }
+        let times = prefill().map(|p| p.ms).chain(decode().flat_map(|d| [d.ms, d.without_cache_ms]));
+        let noise = times.chain(batch().map(|b| b.ms)).map(|t| t.farthest()).fold(0.0, f64::max);
+        if noise > NOISY {
+            busy(noise, "lie between a median and one of its runs", "");
+        }
+        out
+    }
 }
 
 /// Bytes of a token in the cache.
@@ -203,6 +255,16 @@ pub enum Work {
         /// Of the rate of a large product by cuBLAS, in the type that is computed in.
         matrix_share: f64,
     },
+}
+
+impl Work {
+    /// The peak of [`PEAKS`] that it is held to, and the share.
+    fn of_peak(self) -> (&'static str, f64) {
+        match self {
+            Work::Gpu { matrix_share } => ("matrix rate", matrix_share),
+            Work::Cpu { f32_share, .. } => ("f32 peak", f32_share),
+        }
+    }
 }
 
 /// Decoding after a context.
@@ -293,6 +355,7 @@ mod tests {
             tokens: 4,
             repeats: 1,
             kv: KvType::F16,
+            engine_math: "exact".into(),
         };
         assert!(good.check().is_ok());
         assert_eq!(good.longest(), 20);

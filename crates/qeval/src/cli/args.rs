@@ -307,6 +307,11 @@ impl EngineMath {
         }
     }
 
+    /// Its name on the command line.
+    pub fn name(self) -> String {
+        self.to_possible_value().map_or_else(String::new, |value| value.get_name().into())
+    }
+
     /// What a reader must know, if anything.
     pub fn note(self) -> Option<String> {
         let how = match self {

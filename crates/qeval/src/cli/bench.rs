@@ -3,7 +3,8 @@
 use super::args::{EngineArgs, KvArg, OutputArgs};
 use super::output::{self, Findings};
 use super::{Outcome, builtin, sweep};
-use crate::bench::{Bench, Gpu, Measured, Setting, Time, Work, bench, synthetic};
+use crate::Failed;
+use crate::bench::{Bench, Cache, Gpu, Measured, Setting, Time, Work, bench, synthetic};
 use crate::load::Loaded;
 use anyhow::Result;
 use clap::Args;
@@ -70,6 +71,7 @@ pub fn run(args: &BenchArgs, progress: &dyn Progress) -> Result<Outcome> {
         tokens: args.tokens,
         repeats: args.repeats,
         kv: args.kv.ty(),
+        engine_math: args.engine.engine_math.name(),
     };
     let drawn: Vec<(PathBuf, Scheme)> = match &args.synthetic[..] {
         [] => Vec::new(),
@@ -86,7 +88,11 @@ pub fn run(args: &BenchArgs, progress: &dyn Progress) -> Result<Outcome> {
     };
     let paths: Vec<PathBuf> = args.models.iter().chain(drawn.iter().map(|(path, _)| path)).cloned().collect();
     let gpu = Gpu::measure(&compute, args.products)?;
-    output::present(&bench(&paths, &open, &setting, gpu, progress)?, &args.output)
+    let found = bench(&paths, &open, &setting, gpu, progress)?;
+    if found.models.is_empty() {
+        return Err(output::none_left(&found.failed));
+    }
+    output::present(&found, &args.output)
 }
 
 impl Findings for Bench {
@@ -109,16 +115,17 @@ impl Findings for Bench {
     }
 
     fn problems(&self) -> Vec<String> {
-        let cache = |m: &&Measured| m.cache.formula != m.cache.allocated;
-        let cache = self.models.iter().filter(cache).map(|m| {
-            format!(
-                "{}: {} bytes of cache a token by formula, {} allocated",
-                m.name, m.cache.formula, m.cache.allocated
-            )
-        });
-        let differs = |m: &&Measured| m.decode.iter().any(|d| !d.equal);
-        let differs = self.models.iter().filter(differs).map(|m| format!("{}: the cache changes the logits", m.name));
-        cache.chain(differs).collect()
+        let cache = |m: &Measured| {
+            let Cache { formula, allocated } = m.cache;
+            let what = || format!("{}: {formula} bytes of cache a token by formula, {allocated} allocated", m.name);
+            (formula != allocated).then(what)
+        };
+        let differs = |m: &Measured| {
+            m.decode.iter().any(|d| !d.equal).then(|| format!("{}: the cache changes the logits", m.name))
+        };
+        let models = || self.models.iter();
+        let wrong = models().filter_map(cache).chain(models().filter_map(differs));
+        self.failed.iter().map(Failed::to_string).chain(wrong).collect()
     }
 }
 
@@ -150,8 +157,7 @@ fn time_columns(key: &str, header: &str) -> [Column; 2] {
 
 /// A median with the farthest of its runs; and the range.
 fn time_cells(time: Time) -> [Cell; 2] {
-    let farthest = (time.median - time.range.0).max(time.range.1 - time.median) / time.median;
-    let text = format!("{} ±{}", format::significant(time.median, 3), format::percent(farthest, 0));
+    let text = format!("{} ±{}", format::significant(time.median, 3), format::percent(time.farthest(), 0));
     [Cell::value(text, time.median), Cell::value("", serde_json::json!(time.range))]
 }
 
@@ -210,10 +216,11 @@ fn models(found: &Bench) -> Result<Table> {
         Column::number("cache_allocated", "allocated").unit("bytes/token"),
         Column::number("knee_expected", "Knee\nexpected").unit("batch"),
         Column::number("knee_measured", "measured").unit("batch"),
+        Column::text("error", "Error").machine_only(),
     ];
     let bytes = |v: Option<u64>| v.map_or_else(Cell::absent, |v| Cell::value(format::bytes(v), v));
     let knee = |v: Option<f64>| v.map_or_else(Cell::absent, |v| Cell::value(format::fixed(v, 1), v));
-    rows(found, "Memory, and the knee".into(), columns, std::slice::from_ref, |m: &Measured| {
+    let mut table = rows(found, "Memory, and the knee".into(), columns, std::slice::from_ref, |m: &Measured| {
         let tone = if m.cache.formula == m.cache.allocated { Tone::Normal } else { Tone::Bad };
         vec![
             Cell::text(m.scheme.clone()),
@@ -224,8 +231,11 @@ fn models(found: &Bench) -> Result<Table> {
             count(m.cache.allocated).tone(tone),
             knee(m.knee.expected),
             knee(m.knee.measured),
+            Cell::absent(),
         ]
-    })
+    })?;
+    output::push_failed(&mut table, &found.failed, "scheme")?;
+    Ok(table)
 }
 
 fn prefill(found: &Bench) -> Result<Table> {
@@ -307,13 +317,13 @@ fn notes(found: &Bench) -> Vec<String> {
     let giga = |v: f64| format::significant(v / 1e9, 3);
     let machine = format!(
         "This machine, {} threads, in this run: reads {} GB/s; {} GFLOP/s of f32; {} Gop/s of 16-bit dot products. {} \
-         repeats; cache in {}.",
+         repeats; {}.",
         m.threads,
         giga(m.read_bytes_per_s),
         giga(m.f32_flop_per_s),
         giga(m.int16_op_per_s),
         found.setting.repeats,
-        found.setting.kv
+        output::arithmetic(found.setting.kv, &found.setting.engine_math)
     );
     let gpu = found.gpu.as_ref().map(|gpu| {
         format!(
@@ -325,7 +335,8 @@ fn notes(found: &Bench) -> Vec<String> {
             gpu.dtype
         )
     });
-    std::iter::once(machine).chain(gpu).chain(found.definitions.iter().cloned()).collect()
+    let warnings = found.failed.iter().map(Failed::to_string).chain(found.warnings.iter().cloned());
+    warnings.map(|w| w + ".").chain([machine]).chain(gpu).chain(found.definitions.iter().cloned()).collect()
 }
 
 /// A line for each model.
@@ -386,105 +397,5 @@ fn page(found: &Bench) -> Result<Page> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::bench::{Batch, Cache, DEFINITIONS, Decode, Knee, Machine, Memory, Prefill, Product, VERSION};
-    use crate::schedule::StepCosts;
-
-    fn time(ms: f64) -> Time {
-        Time::of(vec![0.9 * ms, ms, 1.2 * ms])
-    }
-
-    fn model(name: &str, equal: bool, allocated: usize) -> Measured {
-        let batch = |batch: usize, ms: f64| Batch {
-            batch,
-            ms: time(ms),
-            tokens_per_s: 1e3 * batch as f64 / ms,
-            bandwidth_share: 0.81,
-            work: Work::Cpu { f32_share: 0.012, int16_share: 0.007 },
-        };
-        let work = Work::Cpu { f32_share: 0.91, int16_share: 0.46 };
-        let prefill = Prefill { tokens: 512, ms: time(820.0), tokens_per_s: 624.4, work };
-        let decode =
-            Decode { context: 128, ms: time(9.5), bandwidth_share: 0.79, without_cache_ms: time(230.0), equal };
-        Measured {
-            name: name.into(),
-            scheme: "int8-row".into(),
-            weight_bytes: 163_000_000,
-            step_bytes: 163_000_000,
-            multiplied: 134_000_000,
-            memory: Some(Memory { resident: 190_000_000, peak: 260_000_000, anonymous: 30_000_000 }),
-            cache: Cache { formula: 23_040, allocated },
-            prefill: vec![prefill],
-            decode: vec![decode],
-            batch: vec![batch(1, 9.4), batch(32, 51.0)],
-            knee: Knee { expected: Some(5.87), measured: None },
-            step_costs: StepCosts { decode: Vec::new(), prompt_ms_per_token: 1.6 },
-        }
-    }
-
-    fn found(models: Vec<Measured>) -> Bench {
-        Bench {
-            version: VERSION,
-            tool: "qeval 0.0.0".into(),
-            setting: Setting {
-                prompts: vec![512],
-                contexts: vec![128],
-                batches: vec![1, 32],
-                batch_context: 64,
-                tokens: 16,
-                repeats: 3,
-                kv: runtime::KvType::F16,
-            },
-            machine: Machine { threads: 2, read_bytes_per_s: 2.2e10, f32_flop_per_s: 1.65e11, int16_op_per_s: 3.3e11 },
-            gpu: None,
-            models,
-            definitions: DEFINITIONS.map(str::to_string).into(),
-        }
-    }
-
-    #[test]
-    fn what_a_terminal_shows() {
-        let form = report::table::Terminal { width: 120, ..Default::default() };
-        let found = found(vec![model("art/a.gguf", true, 23_040)]);
-        let tables = found.tables(false).expect("fits");
-        insta::assert_snapshot!(tables.iter().map(|t| form.render(t)).collect::<Vec<_>>().join("\n"));
-        assert!(found.problems().is_empty());
-    }
-
-    #[test]
-    fn what_a_terminal_shows_of_a_gpu() {
-        let form = report::table::Terminal { width: 120, ..Default::default() };
-        let mut found = found(vec![model("art/a.gguf", true, 23_040)]);
-        let product = |what: &str, tokens, seconds, bandwidth_share, matrix_share| Product {
-            what: what.into(),
-            tokens,
-            seconds,
-            bytes: 134_217_728,
-            bandwidth_share,
-            matrix_share,
-        };
-        found.gpu = Some(Gpu {
-            device: "cuda:0, some GPU".into(),
-            dtype: "f16".into(),
-            copied_bytes_per_s: 4.2e12,
-            flop_per_s: 6.5e14,
-            shape: (16_384, 8192),
-            products: vec![product("int8-row", 1, 4.1e-5, 0.78, 0.01), product("f16", 512, 3.1e-4, 0.2, 0.68)],
-        });
-        let work = Work::Gpu { matrix_share: 0.61 };
-        found.models[0].prefill[0].work = work;
-        found.models[0].batch.iter_mut().for_each(|b| b.work = work);
-        let tables = found.tables(false).expect("fits");
-        insta::assert_snapshot!(tables.iter().map(|t| form.render(t)).collect::<Vec<_>>().join("\n"));
-    }
-
-    #[test]
-    fn what_must_be_equal_and_is_not_is_a_problem() {
-        let found = found(vec![model("a", false, 23_040), model("b", true, 46_080)]);
-        assert_eq!(
-            found.problems(),
-            ["b: 23040 bytes of cache a token by formula, 46080 allocated", "a: the cache changes the logits"]
-        );
-    }
-}
+#[path = "bench_tests.rs"]
+mod tests;

@@ -4,7 +4,7 @@ use super::args::{EngineArgs, KvArg};
 use super::{Outcome, output};
 use crate::generate::{Defaults, Generated, Message, Settings, Template, generate};
 use crate::load::{Compute, Loaded};
-use crate::{Bos, Error};
+use crate::{Bos, Error, Failed};
 use anyhow::{Result, bail};
 use clap::Args;
 use serde::Serialize;
@@ -99,6 +99,7 @@ struct Report {
     prompt: String,
     chat: bool,
     models: Vec<Written>,
+    failed: Vec<Failed>,
 }
 
 /// What a model wrote.
@@ -116,16 +117,18 @@ struct Written {
 /// `qeval generate`.
 pub fn run(args: &GenerateArgs) -> Result<Outcome> {
     let compute = args.engine.compute(args.kv.map(KvArg::ty))?;
-    let (mut models, mut problems) = (Vec::new(), Vec::new());
+    let (mut models, mut failed) = (Vec::new(), Vec::new());
     for path in &args.models {
         match write(path, args, &compute) {
             Ok(None) => return Ok(Outcome { text: String::new(), problems: Vec::new() }),
             Ok(Some(written)) => models.push(written),
             Err(e) if args.models.len() == 1 || matches!(e.downcast_ref(), Some(Error::Protocol(_))) => return Err(e),
-            Err(e) => problems.push(report::error_line(e.as_ref())),
+            Err(e) => failed.push(Failed::new(path, e.as_ref())),
         }
     }
-    let report = Report { version: VERSION, tool: crate::TOOL, prompt: args.prompt.clone(), chat: args.chat, models };
+    let problems = failed.iter().map(Failed::to_string).collect();
+    let prompt = args.prompt.clone();
+    let report = Report { version: VERSION, tool: crate::TOOL, prompt, chat: args.chat, models, failed };
     let text = if args.json { output::json(&report)? } else { String::new() };
     Ok(Outcome { text, problems })
 }

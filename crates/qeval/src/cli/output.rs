@@ -2,10 +2,12 @@
 
 use super::args::OutputArgs;
 use super::{Outcome, Usage, legend, page, table};
+use crate::Failed;
 use crate::rows::Comparison;
-use anyhow::{Result, bail};
+use anyhow::{Result, anyhow, bail};
 use report::page::Page;
-use report::table::{Table, Terminal};
+use report::table::{Cell, Column, Table, Terminal, Tone};
+use runtime::KvType;
 use serde::Serialize;
 use std::path::Path;
 use store::output::{OutputFile, refuse_same_file, write_file};
@@ -28,9 +30,40 @@ pub trait Findings {
     }
 }
 
+/// The cache and the rounding of a run, in words.
+pub fn arithmetic(kv: KvType, engine_math: &str) -> String {
+    match engine_math {
+        "exact" => format!("cache in {kv}"),
+        engine => format!("cache in {kv}, activations rounded as {engine} does (--engine-math)"),
+    }
+}
+
+/// The error where all models failed, and there is nothing to show.
+pub fn none_left(failed: &[Failed]) -> anyhow::Error {
+    let reasons: Vec<String> = failed.iter().map(Failed::to_string).collect();
+    match &reasons[..] {
+        [one] => anyhow!("{one}"),
+        all => anyhow!("no model is left: {}", all.join("; ")),
+    }
+}
+
 /// The last part of a path, for tables and plots.
 pub fn file_name(path: &str) -> &str {
     path.trim_end_matches('/').rsplit('/').next().unwrap_or(path)
+}
+
+/// A row for each model that failed: its name in the first column, a mark in the column `mark`, the reason in `error`.
+pub fn push_failed(table: &mut Table, failed: &[Failed], mark: &str) -> Result<()> {
+    for f in failed {
+        let cell = |(at, column): (usize, &Column)| match column.key.as_str() {
+            "error" => Cell::value("", f.error.clone()),
+            key if key == mark => Cell::text("failed").tone(Tone::Bad),
+            _ if at == 0 => Cell::value(file_name(&f.model), f.model.clone()),
+            _ => Cell::absent(),
+        };
+        table.push(table.columns.iter().enumerate().map(cell).collect())?;
+    }
+    Ok(())
 }
 
 /// A value as JSON that people can read, too.
@@ -73,13 +106,28 @@ pub fn present(found: &dyn Findings, args: &OutputArgs) -> Result<Outcome> {
     let text = match args {
         args if args.prints_json() => found.to_json()?,
         args if args.markdown => each(&Table::to_markdown)?,
-        args if args.csv => each(&Table::to_csv)?,
+        args if args.csv => csv(&found.tables(args.verbose)?),
         _ => {
             let form = report::stdout_form();
             each(&|table| form.render(table))? + &found.picture(&form)
         }
     };
     Ok(Outcome { text, problems: found.problems() })
+}
+
+/// The tables as CSV; those with the same columns as one.
+fn csv(tables: &[Table]) -> String {
+    let (mut out, mut last) = (String::new(), String::new());
+    for text in tables.iter().map(Table::to_csv) {
+        let (header, rows) = text.split_once("\r\n").unwrap_or((&text, ""));
+        match header == last {
+            true => out.push_str(rows),
+            false if out.is_empty() => out.push_str(&text),
+            false => out.push_str(&format!("\n{text}")),
+        }
+        last = header.into();
+    }
+    out
 }
 
 impl Findings for Comparison {
@@ -139,6 +187,16 @@ mod tests {
             let e = check(json, html).expect_err("the same file");
             assert!(e.is::<Usage>() && e.to_string().starts_with("--json and --html would both write"), "{e}");
         }
+    }
+
+    #[test]
+    fn tables_of_the_same_columns_are_one_in_csv() {
+        let table = |key: &str, value: &str| {
+            let mut table = Table::new("t", vec![Column::text(key, "")]);
+            table.push(vec![Cell::text(value)]).expect("fits");
+            table
+        };
+        assert_eq!(csv(&[table("a", "1"), table("a", "2"), table("b", "3")]), "a\r\n1\r\n2\r\n\nb\r\n3\r\n");
     }
 
     #[test]

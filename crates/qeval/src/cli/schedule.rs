@@ -210,12 +210,12 @@ impl Schedule {
 
 fn table(found: &Schedule) -> Result<Table> {
     let title = format!("{} slots, {}", found.setting.slots, found.trace);
-    contests(title, found.unit, &found.contests())
+    contests(title, "", found.unit, &found.contests())
 }
 
 fn through_table(through: &Through) -> Result<Table> {
     let title = format!("Through {}", through.model);
-    let mut table = contests(title, through.unit, &[(AS_THEY_COME, &through.contest)])?;
+    let mut table = contests(title, &through.model, through.unit, &[(AS_THEY_COME, &through.contest)])?;
     let rate = |gained: &Figures, seconds: f64| {
         let tokens = gained.throughput * gained.duration;
         format!("{} s ({} tokens/s)", format::significant(seconds, 3), format::significant(tokens / seconds, 3))
@@ -230,13 +230,16 @@ fn through_table(through: &Through) -> Result<Table> {
     Ok(table)
 }
 
-/// Both policies of some contests.
-fn contests(title: String, unit: Unit, contests: &[(&str, &Contest)]) -> Result<Table> {
+/// Both policies of some contests, simulated or through a model.
+fn contests(title: String, through: &str, unit: Unit, contests: &[(&str, &Contest)]) -> Result<Table> {
+    let run = [Cell::value("", through), Cell::value("", unit.name())];
     let (unit, rate) = unit_names(unit);
     let time = |key: &str, header: &str| Column::number(key, header).unit(unit);
     let columns = vec![
         Column::text("policy", "Batching, arrivals"),
         Column::text("arrivals", "").machine_only(),
+        Column::text("through", "").machine_only(),
+        Column::text("unit", "").machine_only(),
         Column::number("throughput", "Throughput").unit(rate),
         time("latency_mean", "Latency\nmean"),
         time("latency_p50", "p50"),
@@ -253,19 +256,19 @@ fn contests(title: String, unit: Unit, contests: &[(&str, &Contest)]) -> Result<
     for (arrivals, contest) in contests {
         let gain = |v: f64| Cell::value(format!("{}x", format::fixed(v, 2)), v);
         let gains = [gain(contest.throughput_gain), gain(contest.latency_gain)];
-        table.push(figures(arrivals, Policy::Static, &contest.fixed, [Cell::absent(), Cell::absent()]))?;
-        table.push(figures(arrivals, Policy::Continuous, &contest.continuous, gains))?;
+        table.push(figures(arrivals, &run, Policy::Static, &contest.fixed, [Cell::absent(), Cell::absent()]))?;
+        table.push(figures(arrivals, &run, Policy::Continuous, &contest.continuous, gains))?;
     }
     Ok(table)
 }
 
-fn figures(arrivals: &str, policy: Policy, figures: &Figures, gains: [Cell; 2]) -> Vec<Cell> {
+fn figures(arrivals: &str, run: &[Cell; 2], policy: Policy, figures: &Figures, gains: [Cell; 2]) -> Vec<Cell> {
     let number = |v: f64| Cell::value(format::significant(v, 3), v);
     let Times { mean, p50, p90, p99 } = figures.latency;
     let times = [figures.throughput, mean, p50, p90, p99, figures.first_token.mean, figures.first_token.p99];
     let name = format!("{}, {arrivals}", policy.name());
     let mut row = vec![Cell::value(name, policy.name()), Cell::text(arrivals)];
-    row.extend(times.map(number));
+    row.extend(run.iter().cloned().chain(times.map(number)));
     row.push(Cell::value(format::percent(figures.occupancy, 1), figures.occupancy));
     row.push(Cell::value(format::count(figures.steps), figures.steps));
     row.extend(gains);

@@ -3,9 +3,9 @@
 use super::args::{EngineArgs, KvArg, OutputArgs};
 use super::output::{self, Findings};
 use super::{Outcome, Usage};
-use crate::load::Loaded;
+use crate::load::{Compute, Loaded};
 use crate::speculate::{Draft, MAX_GAMMA, Setting, Speculated, Speculation, speculate};
-use crate::{Bos, agreement, text};
+use crate::{Bos, Error, Failed, agreement, text};
 use anyhow::{Result, bail};
 use clap::Args;
 use report::chart::{Axis, Guide, Line, LinePlot};
@@ -73,13 +73,15 @@ pub fn run(args: &SpeculateArgs, progress: &dyn Progress) -> Result<Outcome> {
     output::check(&args.output, &inputs)?;
     let compute = args.engine.compute(args.kv.map(KvArg::ty))?;
     let target = Loaded::open(&args.target, &compute, None)?;
-    let mut drafts = Vec::with_capacity(args.draft.len());
+    let (mut drafts, mut failed) = (Vec::with_capacity(args.draft.len()), Vec::new());
     for path in &args.draft {
-        let draft = Loaded::open(path, &compute, Some(&target))?;
-        if let Some(difference) = text::difference(&target.encoder, &draft.encoder) {
-            bail!("{} can't draft for {}: {difference}", path.display(), args.target.display());
+        match open(path, &target, &compute) {
+            Ok(draft) => drafts.push(draft),
+            Err(e) => failed.push(Failed::new(path, &e)),
         }
-        drafts.push(draft);
+    }
+    if drafts.is_empty() {
+        return Err(output::none_left(&failed));
     }
     let texts: Vec<&str> = match &args.prompt[..] {
         [] => agreement::PROMPTS.into(),
@@ -95,14 +97,37 @@ pub fn run(args: &SpeculateArgs, progress: &dyn Progress) -> Result<Outcome> {
         let most = most.unwrap_or(0);
         bail!(Usage(format!("{longest} tokens of a prompt and {} more exceed the context of {most}", args.tokens)));
     }
-    let names: Vec<String> = args.draft.iter().map(|p| p.display().to_string()).collect();
-    let setting =
-        Setting { tokens: args.tokens, gammas: args.gamma.0.clone(), temperature: args.temperature, seed: args.seed };
+    let names: Vec<String> = drafts.iter().map(|d| d.path.display().to_string()).collect();
+    let setting = Setting {
+        tokens: args.tokens,
+        gammas: args.gamma.0.clone(),
+        temperature: args.temperature,
+        seed: args.seed,
+        kv: target.model.kv(),
+        engine_math: args.engine.engine_math.name(),
+    };
     let candidates: Vec<Draft<'_>> =
         drafts.iter().zip(&names).map(|(d, name)| Draft { name, model: &d.model }).collect();
     let name = args.target.display().to_string();
     let target = Draft { name: &name, model: &target.model };
-    output::present(&speculate(target, &candidates, &prompts, &setting, progress)?, &args.output)
+    let mut found = speculate(target, &candidates, &prompts, &setting, progress)?;
+    found.failed.splice(..0, failed);
+    if found.drafts.is_empty() {
+        return Err(output::none_left(&found.failed));
+    }
+    output::present(&found, &args.output)
+}
+
+/// Opens a draft, which must have the target's tokenizer.
+fn open(path: &Path, target: &Loaded, compute: &Compute) -> crate::Result<Loaded> {
+    let draft = Loaded::open(path, compute, Some(target))?;
+    match text::difference(&target.encoder, &draft.encoder) {
+        None => Ok(draft),
+        Some(difference) => {
+            let (draft, target) = (path.display(), target.path.display());
+            Err(Error::Model(format!("{draft} can't draft for {target}: {difference}")))
+        }
+    }
 }
 
 impl Findings for Speculation {
@@ -116,6 +141,10 @@ impl Findings for Speculation {
 
     fn page(&self) -> Result<Page> {
         page(self)
+    }
+
+    fn problems(&self) -> Vec<String> {
+        self.failed.iter().map(Failed::to_string).collect()
     }
 }
 
@@ -133,6 +162,7 @@ fn table(found: &Speculation) -> Result<Table> {
         Column::number("predicted_with_pass", "with p"),
         Column::number("measured", "measured"),
         Column::text("outcome", ""),
+        Column::text("error", "Error").machine_only(),
     ];
     let mut table = Table::new(format!("Speculating for {}", found.target), columns);
     for draft in &found.drafts {
@@ -152,9 +182,11 @@ fn table(found: &Speculation) -> Result<Table> {
                 times(run.predicted_with_pass),
                 times(run.measured),
                 outcome(run, draft.best_measured),
+                Cell::absent(),
             ])?;
         }
     }
+    output::push_failed(&mut table, &found.failed, "outcome")?;
     table.notes = notes(found);
     Ok(table)
 }
@@ -174,12 +206,14 @@ fn notes(found: &Speculation) -> Vec<String> {
         0.0 => "greedily; the target's own tokens came out in every run".to_string(),
         t => format!("sampled at temperature {t}, seed {}", setting.seed),
     };
-    let mut notes = vec![format!(
-        "{} prompts, each continued by {} tokens, {chosen}. The target alone: {} ms a token.",
+    let mut notes: Vec<String> = found.failed.iter().map(|failed| format!("{failed}.")).collect();
+    notes.push(format!(
+        "{} prompts, each continued by {} tokens, {chosen}; {}. The target alone: {} ms a token.",
         found.prompts,
         setting.tokens,
+        output::arithmetic(setting.kv, &setting.engine_math),
         format::significant(found.target_ms_per_token, 3)
-    )];
+    ));
     for draft in &found.drafts {
         notes.push(format!(
             "{}: {} ms a token; best with gamma {} (predicted with the pass cost: {}).",
@@ -259,13 +293,21 @@ mod tests {
             version: VERSION,
             tool: "qeval 0.0.0".into(),
             target: "models/smollm2".into(),
-            setting: Setting { tokens: 32, gammas: vec![1, 2], temperature: 0.0, seed: 0 },
+            setting: Setting {
+                tokens: 32,
+                gammas: vec![1, 2],
+                temperature: 0.0,
+                seed: 0,
+                kv: runtime::KvType::Int8,
+                engine_math: "llama.cpp".into(),
+            },
             prompts: 16,
             target_ms_per_token: 9.75,
             drafts: vec![
                 draft("int4-g64", vec![run(1, 1.2), run(2, 0.9)]),
                 draft("int4-absmax", vec![run(1, 0.8), run(2, 0.6)]),
             ],
+            failed: vec![Failed { model: "no/such".into(), error: "no/such: cannot open".into() }],
             definitions: DEFINITIONS.map(str::to_string).into(),
         }
     }

@@ -65,7 +65,6 @@ pub fn generate(
             break Finish::Length;
         }
         let logits = session.extend(&unread, 1)?;
-        crate::model::argmax(&logits)?;
         let next = sampler.sample(&logits).map_err(|e| Error::Model(e.to_string()))?;
         if end_tokens.contains(&next) {
             break Finish::EndToken;

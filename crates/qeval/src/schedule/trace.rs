@@ -28,6 +28,16 @@ pub enum Unit {
     Seconds,
 }
 
+impl Unit {
+    /// In a word.
+    pub fn name(self) -> &'static str {
+        match self {
+            Unit::Steps => "steps",
+            Unit::Seconds => "seconds",
+        }
+    }
+}
+
 /// A request.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Request {
@@ -92,7 +102,8 @@ impl Trace {
             return wrong(format!("{} requests; at most {MAX_REQUESTS} can be simulated", lines.len()));
         }
         if let Some(pair) = arrivals.windows(2).find(|pair| pair[0].0 != pair[1].0) {
-            return wrong(format!("arrivals in {:?} and in {:?}; all must have one unit", pair[0].0, pair[1].0));
+            let (one, other) = (pair[0].0.name(), pair[1].0.name());
+            return wrong(format!("arrivals in {one} and in {other}; all must have one unit"));
         }
         if let Some(at) = arrivals.windows(2).position(|pair| pair[0].1 > pair[1].1) {
             let (before, after) = (arrivals[at].1, arrivals[at + 1].1);
@@ -255,7 +266,7 @@ mod tests {
         let late = parse(&format!("{good}\n{}", good.replace('4', "3"))).expect_err("unsorted");
         assert_eq!(late, "t.jsonl: request 2 arrives at 3, after one at 4; sort them by arrival");
         let mixed = parse(&format!("{good}\n{}", good.replace("_step", "_s"))).expect_err("mixed");
-        assert!(mixed.contains("one unit"), "{mixed}");
+        assert_eq!(mixed, "t.jsonl: arrivals in steps and in seconds; all must have one unit");
         let many = format!("{good}\n").repeat(MAX_REQUESTS + 1);
         assert!(parse(&many).expect_err("many").contains("at most 100000"));
     }

@@ -11,8 +11,10 @@ pub use formula::{best_gamma, expected_tokens, speed_up, speed_up_with};
 
 use crate::model::{Continuation, argmax};
 use crate::stats::quantile;
-use crate::{Error, Packed, Result};
+use crate::{Error, Failed, Packed, Result};
+use runtime::KvType;
 use serde::Serialize;
+use std::path::Path;
 use std::time::Instant;
 use store::{Progress, Unit};
 
@@ -26,7 +28,9 @@ pub const DEFINITIONS: [&str; 6] = [
     "Agreement: shown the target's own text in one pass, how often the draft would have written the same token (as in \
      qeval compare, over these prompts); sampled, how much the two distributions overlap, sum of min(p, q). It \
      predicts the acceptance.",
-    "Tokens a pass: tokens made for each pass of the target; expected: (1 - a^(g+1)) / (1 - a) with a the agreement.",
+    "Tokens a pass: tokens made for each pass of the target; expected: (1 - a^(g+1)) / (1 - a) with a the \
+     agreement. The last pass over a prompt drafts only what is still wanted of its tokens, which the expected figure \
+     doesn't know: with few tokens, or a large gamma, what is measured stays below it.",
     "Draft cost c: time of a drafted token as a share of one of the target's, both decoding alone. Pass cost: time of \
      a target pass over g + 1 tokens as a multiple of one over a single token.",
     "Speed-up: tokens/s as a multiple of the target's alone, prompts not counted. Predicted: E / (g c + 1), which takes \
@@ -45,6 +49,11 @@ pub struct Setting {
     pub temperature: f64,
     /// Seed of what is sampled.
     pub seed: u64,
+    /// How keys and values are stored: `f16` or `int8`.
+    #[serde(serialize_with = "crate::bench::kv_name")]
+    pub kv: KvType,
+    /// Whose rounding of activations, as `--engine-math` calls it.
+    pub engine_math: String,
 }
 
 impl Setting {
@@ -98,6 +107,8 @@ pub struct Speculation {
     pub target_ms_per_token: f64,
     /// The drafts, in the order given.
     pub drafts: Vec<Drafted>,
+    /// Those that couldn't be opened or run, or don't suit the target.
+    pub failed: Vec<Failed>,
     /// What the words mean.
     pub definitions: Vec<String>,
 }
@@ -151,11 +162,11 @@ struct Alone {
     seconds: f64,
 }
 
-/// Measures drafts for a target. All have the tokenizer of the prompts.
+/// Measures drafts for a target. All have the tokenizer of the prompts. A draft that fails, or with which greedy
+/// speculation does not give the target's own tokens, is among those that failed; the others stand.
 ///
 /// # Errors
-/// [`Error::Protocol`] for a setting that makes no sense; when a model fails; and
-/// [`Error::Model`] when greedy speculation does not give the target's own tokens.
+/// [`Error::Protocol`] for a setting that makes no sense; when the target fails.
 pub fn speculate(
     target: Draft<'_>,
     drafts: &[Draft<'_>],
@@ -170,11 +181,14 @@ pub fn speculate(
     let target_seconds = median(alone.iter().map(|a| a.seconds / a.tokens.len() as f64));
     let passes = setting.gammas.iter().map(|&g| pass_cost(target.model, &alone, g));
     let passes = passes.collect::<Result<Vec<f64>>>()?;
-    let drafts = drafts.iter().map(|draft| {
+    let (mut measured, mut failed) = (Vec::with_capacity(drafts.len()), Vec::new());
+    for draft in drafts {
         progress.message(draft.name);
-        drafted(target, *draft, &alone, setting, (target_seconds, &passes), progress)
-    });
-    let drafts = drafts.collect::<Result<Vec<_>>>()?;
+        match drafted(target, *draft, &alone, setting, (target_seconds, &passes), progress) {
+            Ok(drafted) => measured.push(drafted),
+            Err(e) => failed.push(Failed::new(Path::new(draft.name), &e)),
+        }
+    }
     progress.finish();
     Ok(Speculation {
         version: VERSION,
@@ -183,7 +197,8 @@ pub fn speculate(
         setting: setting.clone(),
         prompts: prompts.len(),
         target_ms_per_token: 1e3 * target_seconds,
-        drafts,
+        drafts: measured,
+        failed,
         definitions: DEFINITIONS.map(str::to_string).into(),
     })
 }
