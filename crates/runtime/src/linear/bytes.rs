@@ -4,7 +4,6 @@
 use super::{
     integer::Integer,
     planes::{CHUNK, Chunk},
-    product::AHEAD,
     rows::ROWS,
 };
 use crate::simd::{ByteSimd, Simd};
@@ -25,25 +24,25 @@ pub enum Vectors {
 impl Integer<'_> {
     /// Sums of products of rows `row..row + ROWS` with all tokens, as [`Integer::rows`] gives them.
     #[inline(always)]
-    pub(super) fn bytes_of_rows<S: Simd>(&self, s: S, b: S::Bytes, row: usize, sums: &mut [f32]) {
+    pub(super) fn bytes_of_rows<S: Simd>(&self, b: S::Bytes, row: usize, sums: &mut [f32]) {
         let tokens = self.task.tokens;
         for token in (0..tokens).step_by(3) {
             match tokens - token {
-                1 => self.bytes_with::<S, 1>(s, b, row, token, sums),
-                2 => self.bytes_with::<S, 2>(s, b, row, token, sums),
-                _ => self.bytes_with::<S, 3>(s, b, row, token, sums),
+                1 => self.bytes_with::<S, 1>(b, row, token, sums),
+                2 => self.bytes_with::<S, 2>(b, row, token, sums),
+                _ => self.bytes_with::<S, 3>(b, row, token, sums),
             }
         }
     }
 
     /// The same with tokens `token..token + T`.
     #[inline(always)]
-    fn bytes_with<S: Simd, const T: usize>(&self, s: S, b: S::Bytes, row: usize, token: usize, sums: &mut [f32]) {
+    fn bytes_with<S: Simd, const T: usize>(&self, b: S::Bytes, row: usize, token: usize, sums: &mut [f32]) {
         let mut x: [&[Chunk]; T] = [&[]; T];
         for (t, x) in x.iter_mut().enumerate() {
             *x = self.x.planes(token + t).unwrap_or_default();
         }
-        let dot = Dot { s, b, x, of: self, row };
+        let dot = Dot::<S, T> { b, x, of: self, row };
         let sums = &mut sums[token * self.codes.segments() * S::LANES..];
         match self.codes.vectors() {
             Vectors::Codes(Packing::I8) => dot.rows(
@@ -90,7 +89,6 @@ type R<S> = <<S as Simd>::Bytes as ByteSimd>::R;
 
 /// Products with some tokens.
 struct Dot<'a, S: Simd, const T: usize> {
-    s: S,
     b: S::Bytes,
     x: [&'a [Chunk]; T],
     of: &'a Integer<'a>,
@@ -112,16 +110,7 @@ impl<S: Simd, const T: usize> Dot<'_, S, T> {
         }
         let [a, b, c, d] = rows.map(|row| row.as_chunks::<N>().0);
         let (a, b, c, d) = (&a[..whole], &b[..whole], &c[..whole], &d[..whole]);
-        let ahead = AHEAD.max(ROWS * codes.row_bytes);
         for chunk in 0..whole {
-            // A little at a time: so many requests at once would wait for each other.
-            for row in rows {
-                for line in chunk * N / 64..(chunk + 1) * N / 64 {
-                    if let Some(byte) = row.get(line * 64 + ahead) {
-                        self.s.prefetch(byte);
-                    }
-                }
-            }
             self.chunk([&a[chunk], &b[chunk], &c[chunk], &d[chunk]], chunk, &vectors, sums);
         }
         if whole < chunks {

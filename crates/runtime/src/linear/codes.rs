@@ -220,9 +220,9 @@ impl Factors<'_> {
     pub fn take(&mut self, codes: &Codes<'_>, row: usize, lane: usize) {
         let stored = codes.order.stored(row);
         if let Some((data, step, _)) = codes.halves() {
-            let data = &data[stored * codes.segments * step..];
-            for segment in 0..codes.segments {
-                self.halves[segment * self.lanes + lane] = [data[segment * step], data[segment * step + 1]];
+            let data = data[stored * codes.segments * step..].chunks_exact(step);
+            for (half, out) in data.take(codes.segments).zip(self.halves[lane..].iter_mut().step_by(self.lanes)) {
+                *out = [half[0], half[1]];
             }
             return;
         }

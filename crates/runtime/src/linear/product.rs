@@ -15,7 +15,7 @@ const ROWS: usize = 32;
 pub const MAX_TASK: usize = 64;
 
 /// Bytes of weights that are fetched from memory ahead of their decoding, at least.
-pub const AHEAD: usize = 4 * 1024;
+const AHEAD: usize = 4 * 1024;
 
 /// At most: they are to stay in the second-level cache.
 const MOST_AHEAD: usize = 256 * 1024;

@@ -16,7 +16,7 @@ impl Integer<'_> {
     #[inline(always)]
     pub(super) fn by_row<S: Simd>(&self, s: S, scratch: &mut Scratch) {
         let (task, segments) = (&self.task, self.codes.segments());
-        let (stride, in_bytes) = (segments * S::LANES, self.x.planes(0).is_some());
+        let stride = segments * S::LANES;
         let decoded = aligned(&mut scratch.codes, ROWS * self.x.padded);
         let floats = aligned(&mut scratch.floats, (task.tokens + 1) * stride);
         let (floats, sums) = floats.split_at_mut(stride);
@@ -25,9 +25,7 @@ impl Integer<'_> {
             let rows = S::LANES.min(task.end - first);
             for i in (0..rows).step_by(ROWS) {
                 for i in i..rows.min(i + ROWS) {
-                    if !in_bytes {
-                        fetch(s, self.codes.data, self.codes.start(first + i), self.codes.row_bytes, 0);
-                    }
+                    fetch(s, self.codes.data, self.codes.start(first + i), self.codes.row_bytes, 0);
                     factors.take(&self.codes, first + i, i);
                 }
                 self.rows(s, first + i, decoded, &mut sums[i..]);
@@ -53,7 +51,7 @@ impl Integer<'_> {
     fn rows<S: Simd>(&self, s: S, row: usize, decoded: &mut [i16], sums: &mut [f32]) {
         let tokens = self.task.tokens;
         if let (Some(bytes), Some(_)) = (s.bytes(), self.x.planes(0)) {
-            return self.bytes_of_rows(s, bytes, row, sums);
+            return self.bytes_of_rows::<S>(bytes, row, sums);
         }
         for t in (0..tokens).step_by(2) {
             match tokens - t {
