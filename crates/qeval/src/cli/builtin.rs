@@ -4,6 +4,7 @@ use super::Usage;
 use crate::compare::Battery;
 use crate::{Corpus, Error, battery};
 use anyhow::{Context, Result, bail};
+use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use store::SideFile;
 
@@ -44,8 +45,12 @@ pub fn battery(name: &str) -> Result<Option<Battery>> {
     Ok(Some(Battery { name: label, items: battery::parse(path, &text)? }))
 }
 
-/// Reads a text file.
+/// Reads a text file, or what comes through a pipe; a device may never end.
 pub fn read(path: &Path) -> Result<String> {
+    let kind = std::fs::metadata(path).map_err(|e| Error::io(path, "read", e))?.file_type();
+    if kind.is_char_device() || kind.is_block_device() {
+        bail!("{}: is a device, not a file", path.display());
+    }
     let bytes = std::fs::read(path).map_err(|e| Error::io(path, "read", e))?;
     match String::from_utf8(bytes) {
         Ok(text) => Ok(text),
