@@ -115,6 +115,13 @@ impl Student {
         })
     }
 
+    /// Bytes of activations that the gradients of so many tokens need, at least: what goes into each product of each
+    /// block, in f32. None where they overflow.
+    pub(crate) fn activations(&self, tokens: u64) -> Option<u64> {
+        let each = 3 * self.shape.hidden + self.shape.heads * self.shape.head_dim + 3 * self.shape.intermediate;
+        tokens.checked_mul(4 * (each * self.shape.layers) as u64)
+    }
+
     /// A model whose values `weights` gives, by name and dimensions, one after the other.
     pub fn build(shape: &Shape, vocabulary: usize, dtype: DType, weights: &mut Values<'_>) -> Result<Self> {
         shape.check()?;

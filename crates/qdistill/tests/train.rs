@@ -283,6 +283,8 @@ fn misfits_are_one_line() {
     says(&["--config", "settings.toml"], 2, "settings.toml, line 2: unknown field `step`");
     std::fs::write(bench.path("huge.toml"), STUDENT.replace("32", "4_000_000_000")).expect("written");
     says(&["--student", "huge.toml"], 2, "this machine has ");
+    let batch = ["--student", "layers:0,1,2,3", "--batch", "2000000", "--parts", "1"];
+    says(&batch, 2, "2000000 windows of 32 tokens leave for their gradients");
     std::fs::create_dir(bench.path("student")).expect("a folder");
     std::fs::write(bench.path("student/precious"), "x").expect("written");
     says(&[], 1, "isn't empty");
