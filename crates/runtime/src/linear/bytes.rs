@@ -2,70 +2,68 @@
 //! stored codes, 128 columns of some rows at a time.
 
 use super::{
+    codes::Stored,
     integer::Integer,
     planes::{CHUNK, Chunk},
     rows::ROWS,
 };
 use crate::simd::{ByteSimd, Simd};
-use schemes::{GgmlType, Packing};
 
 /// Blocks of 32 columns in a chunk.
 const BLOCKS: usize = CHUNK / 32;
 
-/// What vectors of bytes are taken from.
-#[derive(Debug, Clone, Copy)]
-pub enum Vectors {
-    /// Codes side by side.
-    Codes(Packing),
-    /// Blocks of a scale and 32 codes.
-    Ggml(GgmlType),
-}
-
 impl Integer<'_> {
     /// Sums of products of rows `row..row + ROWS` with all tokens, as [`Integer::rows`] gives them.
     #[inline(always)]
-    pub(super) fn bytes_of_rows<S: Simd>(&self, b: S::Bytes, row: usize, sums: &mut [f32]) {
+    pub(super) fn bytes_of_rows<S: Simd>(&self, b: S::Bytes, stored: Stored, row: usize, sums: &mut [f32]) {
         let tokens = self.task.tokens;
         for token in (0..tokens).step_by(3) {
             match tokens - token {
-                1 => self.bytes_with::<S, 1>(b, row, token, sums),
-                2 => self.bytes_with::<S, 2>(b, row, token, sums),
-                _ => self.bytes_with::<S, 3>(b, row, token, sums),
+                1 => self.bytes_with::<S, 1>(b, stored, row, token, sums),
+                2 => self.bytes_with::<S, 2>(b, stored, row, token, sums),
+                _ => self.bytes_with::<S, 3>(b, stored, row, token, sums),
             }
         }
     }
 
     /// The same with tokens `token..token + T`.
     #[inline(always)]
-    fn bytes_with<S: Simd, const T: usize>(&self, b: S::Bytes, row: usize, token: usize, sums: &mut [f32]) {
+    fn bytes_with<S: Simd, const T: usize>(
+        &self,
+        b: S::Bytes,
+        stored: Stored,
+        row: usize,
+        token: usize,
+        sums: &mut [f32],
+    ) {
         let mut x: [&[Chunk]; T] = [&[]; T];
         for (t, x) in x.iter_mut().enumerate() {
             *x = self.x.planes(token + t).unwrap_or_default();
         }
         let dot = Dot::<S, T> { b, x, of: self, row };
         let sums = &mut sums[token * self.codes.segments() * S::LANES..];
-        match self.codes.vectors() {
-            Vectors::Codes(Packing::I8) => dot.rows(
+        match stored {
+            Stored::Bytes(0) => dot.rows(
                 #[inline(always)]
                 |c: &[u8; CHUNK]| [b.flip(b.load(part(c, 0))), b.flip(b.load(part(c, 64)))],
                 sums,
             ),
-            Vectors::Codes(Packing::Offset8) => dot.rows(
+            Stored::Bytes(_) => dot.rows(
                 #[inline(always)]
                 |c: &[u8; CHUNK]| [b.load(part(c, 0)), b.load(part(c, 64))],
                 sums,
             ),
-            Vectors::Codes(Packing::Nibble) => dot.rows(
+            Stored::Nibbles => dot.rows(
                 #[inline(always)]
                 |c: &[u8; CHUNK / 2]| b.nibbles(b.load(c)),
                 sums,
             ),
-            Vectors::Ggml(GgmlType::Q4_0) => dot.rows(
+            Stored::Q4_0 => dot.rows(
                 #[inline(always)]
                 |c: &[u8; BLOCKS * 18]| b.nibbles(b.load4([part(c, 2), part(c, 20), part(c, 38), part(c, 56)])),
                 sums,
             ),
-            Vectors::Ggml(_) => dot.rows(
+            Stored::Q8_0 => dot.rows(
                 #[inline(always)]
                 |c: &[u8; BLOCKS * 34]| {
                     let first = b.load4([part(c, 2), part(c, 36), part(c, 70), part(c, 104)]);
@@ -105,7 +103,7 @@ impl<S: Simd, const T: usize> Dot<'_, S, T> {
         // What comes after a row is multiplied with zeros. Only after the last there is nothing.
         let mut whole = chunks;
         for (i, row) in rows.iter_mut().enumerate() {
-            *row = &codes.data[codes.start((self.row + i).min(self.of.task.end - 1))..];
+            *row = &codes.data[codes.start(self.of.existing(self.row + i))..];
             whole = whole.min(row.len() / N);
         }
         let [a, b, c, d] = rows.map(|row| row.as_chunks::<N>().0);

@@ -1,9 +1,6 @@
 //! Weights that are integer codes with scales, as the integer kernels take them.
 
-use super::{
-    bytes::Vectors,
-    planes::{Meeting, Order},
-};
+use super::planes::{Meeting, Order};
 use crate::simd::Simd;
 use schemes::{
     AffineStorage, FloatType, GgmlType, Grouping, INV_127, IntStorage, Matrix, Packing, RowOrder, ScaleUse, Storage,
@@ -26,8 +23,6 @@ pub struct Codes<'a> {
     pub row_bytes: usize,
     segment: usize,
     segments: usize,
-    /// Whether all segments of a row have the same factor.
-    by_row: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -59,18 +54,17 @@ impl<'a> Codes<'a> {
     }
 
     fn new(form: Form<'a>, order: RowOrder, cols: usize) -> Self {
-        let (data, row_bytes, group): (&[u8], _, _) = match form {
+        let (data, row_bytes, segment): (&[u8], _, _) = match form {
             Form::Int(int) | Form::Affine(AffineStorage { int, .. }) => {
-                let group = match int.grouping {
-                    Grouping::Group(n) => Some(n),
-                    Grouping::Row | Grouping::Tensor => None,
+                let segment = match int.grouping {
+                    Grouping::Group(n) => BLOCK.min(n),
+                    Grouping::Row | Grouping::Tensor => BLOCK,
                 };
-                (&int.codes, int.row_bytes, group)
+                (&int.codes, int.row_bytes, segment)
             }
-            Form::Ggml(ty, data) => (data, cols / 32 * ty.block_bytes(), Some(32)),
+            Form::Ggml(ty, data) => (data, cols / 32 * ty.block_bytes(), 32),
         };
-        let segment = group.map_or(BLOCK, |n| BLOCK.min(n));
-        Codes { form, order, cols, data, row_bytes, segment, segments: cols.div_ceil(segment), by_row: group.is_none() }
+        Codes { form, order, cols, data, row_bytes, segment, segments: cols.div_ceil(segment) }
     }
 
     /// Columns.
@@ -137,30 +131,22 @@ impl<'a> Codes<'a> {
                 Packing::Offset8 => Stored::Bytes(0x80),
                 Packing::Nibble => Stored::Nibbles,
             }),
-            Form::Ggml(GgmlType::Q8_0, _) => Some(Stored::Blocks),
-            Form::Ggml(..) | Form::Affine(_) => None,
+            Form::Ggml(GgmlType::Q4_0, _) => Some(Stored::Q4_0),
+            Form::Ggml(..) => Some(Stored::Q8_0),
+            Form::Affine(_) => None,
         }
     }
 
     /// How vectors of bytes of a row meet activations, where they can be taken from there.
     pub fn meeting(&self) -> Option<Meeting> {
-        let meeting = |order, offset| Some(Meeting { order, offset });
-        match self.form {
-            Form::Int(int) if int.packing == Packing::Nibble => meeting(Order::Even, 8),
-            Form::Int(_) if self.segment == BLOCK => meeting(Order::Halves, 128),
-            Form::Ggml(GgmlType::Q4_0, _) => meeting(Order::Blocks, 8),
-            Form::Ggml(..) => meeting(Order::Blocks, 128),
-            Form::Int(_) | Form::Affine(_) => None,
-        }
-    }
-
-    /// What those vectors are taken from.
-    #[inline(always)]
-    pub fn vectors(&self) -> Vectors {
-        match self.form {
-            Form::Int(int) | Form::Affine(AffineStorage { int, .. }) => Vectors::Codes(int.packing),
-            Form::Ggml(ty, _) => Vectors::Ggml(ty),
-        }
+        let (order, offset) = match self.stored()? {
+            Stored::Bytes(_) if self.segment < BLOCK => return None,
+            Stored::Bytes(_) => (Order::Halves, 128),
+            Stored::Nibbles => (Order::Even, 8),
+            Stored::Q8_0 => (Order::Blocks, 128),
+            Stored::Q4_0 => (Order::Blocks, 8),
+        };
+        Some(Meeting { order, offset })
     }
 
     /// Which of all scales a column of a stored row has.
@@ -226,10 +212,8 @@ impl Factors<'_> {
             }
             return;
         }
-        let of_row = codes.scale(row, 0);
-        for segment in 0..codes.segments {
-            let factor = if codes.by_row { of_row } else { codes.scale(row, segment) };
-            self.floats[segment * self.lanes + lane] = factor;
+        for (segment, out) in self.floats[lane..].iter_mut().step_by(self.lanes).enumerate() {
+            *out = codes.scale(row, segment);
         }
     }
 
@@ -254,7 +238,9 @@ pub enum Stored {
     /// Nibbles less 8, the low one of a byte first.
     Nibbles,
     /// ggml's Q8_0: blocks of a scale and 32 signed bytes.
-    Blocks,
+    Q8_0,
+    /// ggml's Q4_0: blocks of a scale and 32 nibbles plus 8, the low ones of all bytes first.
+    Q4_0,
 }
 
 fn fits(grouping: Grouping) -> bool {

@@ -60,7 +60,8 @@ impl Float<'_> {
                 let len = block.min(cols - column);
                 let prior = if column == 0 { self.prior } else { Prior::Output };
                 let end = task.end.min(row + rows);
-                Slab { term: self, row, end, column, len, padded: len.next_multiple_of(PAD), prior }.run(s, scratch);
+                let (padded, in_strips) = (len.next_multiple_of(PAD), rows == STRIP);
+                Slab { term: self, row, end, column, len, padded, prior, in_strips }.run(s, scratch);
             }
         }
     }
@@ -79,6 +80,8 @@ struct Slab<'a> {
     len: usize,
     padded: usize,
     prior: Prior,
+    /// Whether all tokens and columns pass each strip before the next one is decoded.
+    in_strips: bool,
 }
 
 impl Slab<'_> {
@@ -114,9 +117,9 @@ impl Slab<'_> {
         let (bytes, row_bytes) = self.term.weights.bytes().unwrap_or_default();
         for (i, out) in scratch.chunks_exact_mut(self.padded).take(tiles).enumerate() {
             if i < rows {
-                let part = |columns: usize| row_bytes * columns / self.term.x.cols;
-                let at = self.term.weights.order().stored(row + i) * row_bytes + part(self.column);
-                if !self.in_strips(s) {
+                if !self.in_strips {
+                    let part = |columns: usize| row_bytes * columns / self.term.x.cols;
+                    let at = self.term.weights.order().stored(row + i) * row_bytes + part(self.column);
                     fetch(s, bytes, at, part(self.len), (self.end - self.row) * row_bytes);
                 }
                 self.term.weights.decode(s, row + i, self.column, &mut out[..self.len]);
@@ -127,21 +130,18 @@ impl Slab<'_> {
         }
     }
 
-    /// Whether all tokens pass each strip before the next one is decoded.
-    fn in_strips<S: Simd>(&self, _: S) -> bool {
-        let tokens = self.term.task.tokens;
-        tokens > S::TOKENS && tokens * self.term.x.cols <= CACHED
-    }
-
     /// The bytes of weights to ask for while four rows are multiplied with some tokens: of the rows a
     /// strip further on, the share of these tokens and columns.
     #[inline(always)]
-    fn ahead<S: Simd>(&self, s: S, row: usize, tokens: Range<usize>) -> &[u8] {
+    fn ahead(&self, row: usize, tokens: Range<usize>) -> &[u8] {
+        if !self.in_strips {
+            return &[];
+        }
         let (bytes, row_bytes) = self.term.weights.bytes().unwrap_or_default();
         let (all, cols) = (self.term.task.tokens, self.term.x.cols);
         let start = self.term.weights.order().stored(row + STRIP) * row_bytes;
         let at = |token| start + TILE * row_bytes * (self.column * all + token * self.len) / (all * cols);
-        if self.in_strips(s) { bytes.get(at(tokens.start)..at(tokens.end)).unwrap_or_default() } else { &[] }
+        bytes.get(at(tokens.start)..at(tokens.end)).unwrap_or_default()
     }
 
     /// Multiplies one strip with tokens `token..end`.
@@ -175,7 +175,7 @@ impl Slab<'_> {
     /// Multiplies four rows with `T` tokens and stores the results.
     #[inline(always)]
     fn tile<S: Simd, const T: usize>(&self, s: S, edge: &Edge, tile: &[f32], token: usize) {
-        let ahead = self.ahead(s, edge.row, token..token + T);
+        let ahead = self.ahead(edge.row, token..token + T);
         let sums = dot::<S, T>(s, tile, self.term.x.group(token, self.column, self.padded), ahead);
         for (t, sums) in sums.iter().enumerate() {
             let out = self.term.task.out(token + t, edge.row, edge.rows);

@@ -50,8 +50,8 @@ impl Integer<'_> {
     #[inline(always)]
     fn rows<S: Simd>(&self, s: S, row: usize, decoded: &mut [i16], sums: &mut [f32]) {
         let tokens = self.task.tokens;
-        if let (Some(bytes), Some(_)) = (s.bytes(), self.x.planes(0)) {
-            return self.bytes_of_rows::<S>(bytes, row, sums);
+        if let (Some(bytes), Some(_), Some(stored)) = (s.bytes(), self.x.planes(0), self.codes.stored()) {
+            return self.bytes_of_rows::<S>(bytes, stored, row, sums);
         }
         for t in (0..tokens).step_by(2) {
             match tokens - t {
@@ -61,15 +61,10 @@ impl Integer<'_> {
         }
     }
 
-    /// The bytes of rows `row..row + ROWS`; past the last row it stands for those that there aren't.
+    /// A row; past the last row it stands for those that there aren't.
     #[inline(always)]
-    pub(super) fn stored_rows(&self, row: usize) -> [&[u8]; ROWS] {
-        // Plain loops: what runs inside a closure of the standard library is not always inlined.
-        let mut bytes: [&[u8]; ROWS] = [&[]; ROWS];
-        for (i, bytes) in bytes.iter_mut().enumerate() {
-            *bytes = self.codes.bytes((row + i).min(self.task.end - 1));
-        }
-        bytes
+    pub(super) fn existing(&self, row: usize) -> usize {
+        row.min(self.task.end - 1)
     }
 
     /// [`Integer::rows`] with tokens `token..token + T`.
@@ -82,7 +77,11 @@ impl Integer<'_> {
         decoded: &mut [i16],
         sums: &mut [f32],
     ) {
-        let bytes = self.stored_rows(row);
+        // Plain loops: what runs inside a closure of the standard library is not always inlined.
+        let mut bytes: [&[u8]; ROWS] = [&[]; ROWS];
+        for (i, bytes) in bytes.iter_mut().enumerate() {
+            *bytes = self.codes.bytes(self.existing(row + i));
+        }
         let segments = self.codes.segments();
         let sums = &mut sums[token * segments * S::LANES..];
         let mut x: [&[S::Pairs]; T] = [&[]; T];
@@ -105,11 +104,11 @@ impl Integer<'_> {
                 |b| s.nibble_pairs(b),
                 sums,
             ),
-            Some(Stored::Blocks) => dot.blocks(bytes, sums),
-            None => {
+            Some(Stored::Q8_0) => dot.blocks(bytes, sums),
+            Some(Stored::Q4_0) | None => {
                 let cols = self.codes.cols();
                 for (i, out) in decoded.chunks_exact_mut(self.x.padded).enumerate() {
-                    self.codes.decode(s, (row + i).min(self.task.end - 1), 0, &mut out[..cols]);
+                    self.codes.decode(s, self.existing(row + i), 0, &mut out[..cols]);
                     out[cols..].fill(0);
                 }
                 let mut rows: [&[i16]; ROWS] = [&[]; ROWS];
