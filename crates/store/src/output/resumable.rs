@@ -51,8 +51,9 @@ impl ResumableFile {
         let file = OutputFile::create(&partial, Some(whole))?;
         fill(&file)?;
         file.write_all_at(&0u64.to_le_bytes(), len)?;
+        let stays = Transient::that_stays(&partial);
         file.persist()?;
-        Self::resume(dest, len)
+        Self::open(dest, partial, len, stays)
     }
 
     /// Goes on with the unfinished file of `dest`, which must have been begun with this length.
@@ -61,6 +62,11 @@ impl ResumableFile {
     /// A file that is missing, of another length, or that another run is writing.
     pub fn resume(dest: &Path, len: u64) -> Result<Self> {
         let partial = Self::partial_path(dest)?;
+        let stays = Transient::that_stays(&partial);
+        Self::open(dest, partial, len, stays)
+    }
+
+    fn open(dest: &Path, partial: PathBuf, len: u64, stays: Transient) -> Result<Self> {
         let file = OpenOptions::new().read(true).write(true).open(&partial);
         let file = file.map_err(|e| Error::io(&partial, "open", e))?;
         if let Err(TryLockError::WouldBlock) = file.try_lock() {
@@ -78,7 +84,6 @@ impl ResumableFile {
             return Err(Error::malformed(&partial, what));
         };
         let target = temporary::resolve(dest)?;
-        let stays = Transient::that_stays(&partial);
         Ok(ResumableFile { file, partial, target, shown: dest.into(), len, steps, _stays: stays })
     }
 

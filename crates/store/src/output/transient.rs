@@ -45,15 +45,15 @@ impl Drop for Transient {
 }
 
 /// Removes every [`Transient`] that is there but those that are to stay, which it gives; for the moment before a
-/// program ends on a signal. What can't be removed stays, too. A rename into place that happens meanwhile either was first, and
-/// the destination is whole, or fails.
+/// program ends on a signal. What can't be removed stays, too. A rename into place that happens meanwhile either was
+/// first, and the destination is whole, or fails.
 pub fn remove_transients() -> Vec<PathBuf> {
     let live = live();
     let (stay, go): (Vec<_>, Vec<_>) = live.iter().partition(|(_, stays)| **stays);
     for (path, _) in go {
         let _ = if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) };
     }
-    stay.into_iter().map(|(path, _)| path.clone()).collect()
+    stay.into_iter().map(|(path, _)| path.clone()).filter(|path| path.exists()).collect()
 }
 
 #[cfg(test)]
