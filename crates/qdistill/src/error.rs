@@ -58,7 +58,7 @@ pub enum Error {
     #[error("prompt: {0}")]
     Prompt(String),
     /// More memory than there is.
-    #[error("{0}; make the model smaller")]
+    #[error("{0}")]
     Memory(String),
     /// Settings that can't be read.
     #[error("{path}, line {line}: {message}")]

@@ -2,18 +2,23 @@
 
 use crate::{Error, Result};
 
-/// Refuses `bytes` (none where they overflow) for `what` where the machine doesn't have as many available.
+/// The way out where the model takes too much.
+pub(crate) const SMALLER: &str = "make the model smaller";
+
+/// Refuses `bytes` (none where they overflow) for `what` where the machine doesn't have as many available, and tells
+/// the `way_out`.
 ///
 /// # Errors
 /// [`Error::Memory`].
-pub(crate) fn check(what: &str, bytes: Option<u64>) -> Result<()> {
+pub(crate) fn check(what: &str, bytes: Option<u64>, way_out: &str) -> Result<()> {
     let available = available().unwrap_or(isize::MAX as u64);
     if bytes.is_some_and(|bytes| bytes <= available) {
         return Ok(());
     }
     let gib = |bytes: u64| format!("{:.1} GiB", bytes as f64 / f64::from(1 << 30));
     let need = bytes.map_or("more than 16 EiB".into(), gib);
-    Err(Error::Memory(format!("{what} would take {need}, and this machine has {} available", gib(available))))
+    let has = gib(available);
+    Err(Error::Memory(format!("{what} would take {need}, and this machine has {has} available; {way_out}")))
 }
 
 /// Bytes that the system could give without swapping; none where it doesn't say.
@@ -29,8 +34,8 @@ mod tests {
 
     #[test]
     fn what_does_not_fit_is_refused_with_its_size() {
-        check("little", Some(1 << 20)).expect("a MiB");
-        let says = |bytes| check("much", bytes).expect_err("too much").to_string();
+        check("little", Some(1 << 20), "").expect("a MiB");
+        let says = |bytes| check("much", bytes, "take less").expect_err("too much").to_string();
         assert!(says(Some(1 << 60)).contains("much would take 1073741824.0 GiB, and this machine has "));
         assert!(says(None).contains("more than 16 EiB"));
     }

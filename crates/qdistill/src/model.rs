@@ -129,7 +129,8 @@ impl Student {
         let bytes = shape.weights(vocabulary).and_then(|n| n.checked_mul(dtype.size_in_bytes() as u64));
         let records = (shape.layers as u64).checked_mul(RECORDS);
         let what = format!("a student of {} blocks, {} wide, with {vocabulary} tokens,", shape.layers, shape.hidden);
-        memory::check(&what, bytes.zip(records).and_then(|(bytes, records)| bytes.checked_add(records)))?;
+        let bytes = bytes.zip(records).and_then(|(bytes, records)| bytes.checked_add(records));
+        memory::check(&what, bytes, memory::SMALLER)?;
         let mut var = |name: &str, dims: &[usize]| -> Result<Var> {
             let values = weights(name, dims)?;
             Ok(Var::from_tensor(&Tensor::from_vec(values, dims, &Device::Cpu)?.to_dtype(dtype)?)?)

@@ -227,11 +227,12 @@ impl Trainer {
         let path = state_file(&job.output.folder);
         // A gradient and two moments in f32.
         let trained = job.student.parameters().into_iter().filter(|p| p.trained).map(|p| p.var.elem_count() as u64);
-        memory::check("what a training holds beside the weights", trained.sum::<u64>().checked_mul(12))?;
+        let bytes = trained.sum::<u64>().checked_mul(12);
+        memory::check("what a training holds beside the weights", bytes, memory::SMALLER)?;
         let (windows, context) = (job.recipe.batch / job.recipe.parts(), job.recipe.context);
-        let what =
-            format!("what {windows} windows of {context} tokens leave for their gradients (a batch over its parts)");
-        memory::check(&what, job.student.activations((windows * context) as u64))?;
+        let what = format!("what {windows} windows of {context} tokens leave for their gradients");
+        let bytes = job.student.activations((windows * context) as u64);
+        memory::check(&what, bytes, "take a smaller batch, or more parts of it")?;
         let gradients = Gradients::new(job.student);
         let folder = &job.output.folder;
         if !resume {

@@ -3,7 +3,8 @@
 use assert_cmd::Command;
 use serde_json::Value;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
@@ -59,23 +60,25 @@ fn labels_are_announced_made_and_readable_elsewhere() {
     assert_eq!(fs::read_dir(dir.path()).expect("lists").count(), 2, "nothing is left over");
 }
 
+/// A run that has begun its file, and where that lies.
+fn begun(args: &[&str], output: &Path) -> (Child, PathBuf) {
+    let program = assert_cmd::cargo::cargo_bin("qdistill");
+    let mut command = std::process::Command::new(program);
+    let child = command.args(args).stderr(Stdio::piped()).stdout(Stdio::null()).spawn().expect("starts");
+    let (partial, began) = (output.with_extension("partial"), Instant::now());
+    while !partial.exists() && !output.exists() && began.elapsed() < Duration::from_secs(120) {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    (child, partial)
+}
+
 #[test]
 fn a_killed_run_goes_on() {
     let dir = TempDir::new().expect("a folder");
     let [whole, killed] = ["whole", "killed"].map(|name| dir.path().join(name));
     let args = |path| ["label", "--teacher", MODEL, "--text", PROSE, "--labels", "full", "--context", "32", "-o", path];
     good(&args(text(&whole)));
-    let program = assert_cmd::cargo::cargo_bin("qdistill");
-    let mut child = std::process::Command::new(program)
-        .args(args(text(&killed)))
-        .stderr(std::process::Stdio::null())
-        .stdout(std::process::Stdio::null())
-        .spawn()
-        .expect("starts");
-    let (partial, began) = (dir.path().join("killed.partial"), Instant::now());
-    while !partial.exists() && !killed.exists() && began.elapsed() < Duration::from_secs(120) {
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    let (mut child, partial) = begun(&args(text(&killed)), &killed);
     child.kill().expect("killed");
     child.wait().expect("ended");
     assert!(partial.exists() && !killed.exists(), "it was killed in time");
@@ -90,18 +93,8 @@ fn a_killed_run_goes_on() {
 fn an_interrupted_run_says_what_stays() {
     let dir = TempDir::new().expect("a folder");
     let path = dir.path().join("labels");
-    let mut child = std::process::Command::new(assert_cmd::cargo::cargo_bin("qdistill"))
-        .args(["label", "--teacher", MODEL, "--text", PROSE, "--labels", "full", "--context", "32", "-o", text(&path)])
-        .stderr(std::process::Stdio::piped())
-        .stdout(std::process::Stdio::null())
-        .spawn()
-        .expect("starts");
-    let (partial, began) = (dir.path().join("labels.partial"), Instant::now());
-    while !partial.exists() && !path.exists() && began.elapsed() < Duration::from_secs(120) {
-        std::thread::sleep(Duration::from_millis(1));
-    }
-    // The file is remembered once it is open again, a moment after it appears.
-    std::thread::sleep(Duration::from_millis(20));
+    let output = ["--labels", "full", "--context", "32", "-o", text(&path)];
+    let (mut child, partial) = begun(&[&["label", "--teacher", MODEL, "--text", PROSE], &output[..]].concat(), &path);
     let told = std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status().expect("runs");
     assert!(told.success());
     let mut noted = String::new();

@@ -2,6 +2,7 @@
 
 mod parse;
 
+pub use parse::MAX_SIZE;
 pub(crate) use parse::{parse, token_ids};
 
 /// Model families that the runtime runs.

@@ -21,7 +21,7 @@ mod testing;
 mod text;
 
 pub use bytes::Bytes;
-pub use config::{Config, Family, RopeScaling};
+pub use config::{Config, Family, MAX_SIZE, RopeScaling};
 pub use dtype::DType;
 pub use error::{Error, Result};
 pub use model::{Container, Linear, Model, SideFile, Tensor, combined_blake3, open};

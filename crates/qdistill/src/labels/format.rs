@@ -6,17 +6,14 @@ use crate::{Error, Result};
 use indexmap::IndexMap;
 use std::fmt;
 use std::str::FromStr;
-use store::DType;
 use store::safetensors::TensorSpec;
+use store::{DType, MAX_SIZE};
 
 /// The version that is written and read.
 pub(super) const VERSION: &str = "2";
 
 /// The most temperatures of a file.
 const MAX_TEMPERATURES: usize = 16;
-
-/// The most entries of a vocabulary, as in a configuration.
-const MAX_VOCAB: usize = 10_000_000;
 
 /// Metadata keys, in the order in which they are written.
 pub(super) mod key {
@@ -222,9 +219,9 @@ impl Header {
             tokenizer_hash: value(key::TOKENIZER_HASH)?.clone(),
             settings,
         };
-        if header.vocab_size > MAX_VOCAB {
+        if header.vocab_size > MAX_SIZE {
             return Err(format!(
-                "{} is {}; no vocabulary is larger than {MAX_VOCAB}",
+                "{} is {}; no vocabulary is larger than {MAX_SIZE}",
                 key::VOCAB_SIZE,
                 header.vocab_size
             ));

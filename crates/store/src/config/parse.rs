@@ -5,8 +5,8 @@ use crate::{Error, Result};
 use serde_json::{Map, Value};
 use std::path::Path;
 
-/// No size of a model is larger.
-const MAX_SIZE: usize = 10_000_000;
+/// No size of a model is larger, its vocabulary among them.
+pub const MAX_SIZE: usize = 10_000_000;
 
 /// No context is longer.
 const MAX_CONTEXT: usize = 1 << 30;
