@@ -35,9 +35,8 @@ impl Converted {
         progress: &dyn Progress,
     ) -> Result<Self> {
         let io = |e| Error::io(std::env::temp_dir(), "make a folder", e);
-        let folder = tempfile::Builder::new().prefix("qinspect-").tempdir().map_err(io)?;
         // Gone, too, when the program is told to stop.
-        let transient = Transient::new(folder.path());
+        let (folder, transient) = Transient::folder("qinspect-").map_err(io)?;
         // ggml's blocks lie in GGUF, all else at its own size in the packed layout.
         let (target, layout, name) = match scheme {
             Scheme::Ggml(_) => (Target::Gguf, None, "model.gguf"),

@@ -69,8 +69,8 @@ impl Work {
     /// # Errors
     /// When a folder can't be made, or this build has no model of its own.
     pub fn new(model: Option<&Path>) -> Result<Self> {
-        let folder = TempDir::with_prefix("qeval-sweep-").context("cannot create a folder for the artifacts")?;
-        let transient = store::output::Transient::new(folder.path());
+        let made = store::output::Transient::folder("qeval-sweep-");
+        let (folder, transient) = made.context("cannot create a folder for the artifacts")?;
         let model = match model {
             Some(path) => path.into(),
             None => {

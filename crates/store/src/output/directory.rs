@@ -20,7 +20,7 @@ pub struct OutputDir {
     staging: TempDir,
     /// Keeps the lock on the staging folder.
     _lock: File,
-    _transient: Transient,
+    transient: Transient,
     target: PathBuf,
     shown: PathBuf,
 }
@@ -37,11 +37,11 @@ impl OutputDir {
         let make = |builder: &mut tempfile::Builder<'_, '_>, folder: &Path| {
             let staging = builder.permissions(Permissions::from_mode(0o777)).tempdir_in(folder)?;
             let lock = File::open(staging.path())?;
-            Ok(temporary::hold(&lock, staging.path())?.then_some((staging, lock)))
+            let path = staging.path().to_path_buf();
+            Ok(temporary::hold(&lock, &path)?.then_some(((staging, lock), path)))
         };
-        let (staging, lock) = temporary::create(&target, dest, make)?;
-        let transient = Transient::new(staging.path());
-        Ok(OutputDir { staging, _lock: lock, _transient: transient, target, shown: dest.into() })
+        let ((staging, lock), transient) = temporary::create(&target, dest, make)?;
+        Ok(OutputDir { staging, _lock: lock, transient, target, shown: dest.into() })
     }
 
     /// The folder in which the files lie until then.
@@ -78,13 +78,13 @@ impl OutputDir {
     pub fn persist(self) -> Result<()> {
         self.sync()?;
         check_replaceable(&self.target, &self.shown)?;
-        let rename = |e| Error::io(&self.shown, "rename into place", e);
-        if self.target.exists() {
-            self.swap().map_err(rename)?;
+        let replaces = self.target.exists();
+        let rename = || if replaces { self.swap() } else { fs::rename(self.path(), &self.target) };
+        self.transient.settle(rename).map_err(|e| Error::io(&self.shown, "rename into place", e))?;
+        if replaces {
             // The staging folder holds what was there before, or nothing.
             let _ = self.staging.close();
         } else {
-            fs::rename(self.path(), &self.target).map_err(rename)?;
             let _ = self.staging.keep();
         }
         sync_folder(&self.target, &self.shown)

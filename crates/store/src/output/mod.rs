@@ -68,14 +68,13 @@ impl OutputFile {
         let make = |builder: &mut tempfile::Builder<'_, '_>, folder: &Path| {
             // The usual permissions of a new file: the system takes the umask off.
             let file = builder.permissions(Permissions::from_mode(0o666)).tempfile_in(folder)?;
-            let lock = temporary::hold(file.as_file(), file.path())?;
-            Ok(lock.then_some(file))
+            let path = file.path().to_path_buf();
+            Ok(temporary::hold(file.as_file(), &path)?.then_some((file, path)))
         };
-        let temporary = temporary::create(&target, shown, make)?;
+        let (temporary, transient) = temporary::create(&target, shown, make)?;
         if let Some(len) = len {
             reserve(temporary.as_file(), len).map_err(|e| Error::io(shown, "reserve room for it", e))?;
         }
-        let transient = Transient::new(temporary.path());
         Ok(OutputFile { temporary, transient, target, shown: shown.into() })
     }
 
@@ -99,8 +98,8 @@ impl OutputFile {
     pub fn persist(self) -> Result<()> {
         let OutputFile { temporary, transient, target, shown } = self;
         temporary.as_file().sync_data().map_err(|e| Error::io(&shown, "write to disk", e))?;
-        temporary.persist(&target).map_err(|e| Error::io(&shown, "rename into place", e.error))?;
-        drop(transient);
+        let renamed = transient.settle(|| temporary.persist(&target));
+        renamed.map_err(|e| Error::io(&shown, "rename into place", e.error))?;
         sync_folder(&target, &shown)
     }
 }

@@ -1,5 +1,6 @@
 //! Temporaries beside their destination: named after it, locked while in use, swept when left.
 
+use super::Transient;
 use crate::{Error, Result};
 use std::{
     ffi::OsStr,
@@ -35,12 +36,12 @@ pub(super) fn resolve(dest: &Path) -> Result<PathBuf> {
     dest.canonicalize().map_err(|e| Error::io(dest, "resolve", e))
 }
 
-/// Makes a temporary for `target` with `make`, which gives none when another run swept it.
+/// Makes a temporary for `target` with `make`, which gives it and its path, or none when another run swept it.
 pub(super) fn create<T>(
     target: &Path,
     shown: &Path,
-    make: impl Fn(&mut tempfile::Builder<'_, '_>, &Path) -> io::Result<Option<T>>,
-) -> Result<T> {
+    make: impl Fn(&mut tempfile::Builder<'_, '_>, &Path) -> io::Result<Option<(T, PathBuf)>>,
+) -> Result<(T, Transient)> {
     let folder = folder(target);
     match fs::metadata(folder) {
         Ok(meta) if meta.is_dir() => {}
@@ -53,7 +54,8 @@ pub(super) fn create<T>(
     for _ in 0..TRIES {
         let mut builder = tempfile::Builder::new();
         builder.prefix(prefix).suffix(SUFFIX).rand_bytes(RANDOM);
-        if let Some(made) = make(&mut builder, folder).map_err(|e| Error::io(shown, "create", e))? {
+        let made = Transient::make(|| make(&mut builder, folder));
+        if let Some(made) = made.map_err(|e| Error::io(shown, "create", e))? {
             return Ok(made);
         }
     }

@@ -2,13 +2,21 @@
 
 use std::{
     collections::BTreeMap,
-    fs,
+    fs, io, mem,
     path::{Path, PathBuf},
     sync::{Mutex, MutexGuard, PoisonError},
+    thread,
+    time::Duration,
 };
+use tempfile::TempDir;
 
-/// What is there, and whether it stays.
+/// What is there, and whether it stays. Whoever holds the lock makes, removes or renames it, so none of these happens
+/// in the middle of another.
 static LIVE: Mutex<BTreeMap<PathBuf, bool>> = Mutex::new(BTreeMap::new());
+
+/// How often a folder that doesn't go is tried again, and how long after: other threads may still write into it.
+const TRIES: usize = 100;
+const PAUSE: Duration = Duration::from_millis(5);
 
 fn live() -> MutexGuard<'static, BTreeMap<PathBuf, bool>> {
     LIVE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -20,21 +28,39 @@ fn live() -> MutexGuard<'static, BTreeMap<PathBuf, bool>> {
 pub struct Transient(PathBuf);
 
 impl Transient {
-    /// Remembers `path`, which exists.
-    pub fn new(path: &Path) -> Self {
-        Self::remember(path, false)
+    /// A folder for the time that the program runs.
+    ///
+    /// # Errors
+    /// As [`tempfile::Builder::tempdir`].
+    pub fn folder(prefix: &str) -> io::Result<(TempDir, Self)> {
+        let mut live = live();
+        let folder = tempfile::Builder::new().prefix(prefix).tempdir()?;
+        let transient = Self::remember(&mut live, folder.path(), false);
+        Ok((folder, transient))
+    }
+
+    /// What `make` makes, where it makes something, at the path that it says.
+    pub(super) fn make<T>(make: impl FnOnce() -> io::Result<Option<(T, PathBuf)>>) -> io::Result<Option<(T, Self)>> {
+        let mut live = live();
+        Ok(make()?.map(|(made, path)| (made, Self::remember(&mut live, &path, false))))
     }
 
     /// Remembers an unfinished file that a later run goes on with: the process may leave it, and says so.
-    pub fn that_stays(path: &Path) -> Self {
-        Self::remember(path, true)
+    pub(super) fn that_stays(path: &Path) -> Self {
+        Self::remember(&mut live(), path, true)
     }
 
-    fn remember(path: &Path, stays: bool) -> Self {
+    fn remember(live: &mut BTreeMap<PathBuf, bool>, path: &Path, stays: bool) -> Self {
         // Absolute, so that it is found from any working directory.
         let path = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
-        live().insert(path.clone(), stays);
+        live.insert(path.clone(), stays);
         Transient(path)
+    }
+
+    /// Puts it in its place with `rename`: a signal comes before or after.
+    pub(super) fn settle<R>(&self, rename: impl FnOnce() -> R) -> R {
+        let _live = live();
+        rename()
     }
 }
 
@@ -45,15 +71,28 @@ impl Drop for Transient {
 }
 
 /// Removes every [`Transient`] that is there but those that are to stay, which it gives; for the moment before a
-/// program ends on a signal. What can't be removed stays, too. A rename into place that happens meanwhile either was
-/// first, and the destination is whole, or fails.
+/// program ends on a signal. What can't be removed stays, too. From here on a thread that makes, settles or drops a
+/// transient waits, so the caller must end the process: no error that comes of the removal is seen before that.
 pub fn remove_transients() -> Vec<PathBuf> {
     let live = live();
     let (stay, go): (Vec<_>, Vec<_>) = live.iter().partition(|(_, stays)| **stays);
-    for (path, _) in go {
-        let _ = if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) };
+    go.into_iter().for_each(|(path, _)| remove(path));
+    let stay = stay.into_iter().map(|(path, _)| path.clone()).filter(|path| path.exists()).collect();
+    mem::forget(live);
+    stay
+}
+
+fn remove(path: &Path) {
+    if !path.is_dir() {
+        let _ = fs::remove_file(path);
+        return;
     }
-    stay.into_iter().map(|(path, _)| path.clone()).filter(|path| path.exists()).collect()
+    for _ in 0..TRIES {
+        if fs::remove_dir_all(path).is_ok() || !path.exists() {
+            return;
+        }
+        thread::sleep(PAUSE);
+    }
 }
 
 #[cfg(test)]
@@ -68,12 +107,35 @@ mod tests {
         fs::create_dir(&folder).expect("creates");
         fs::write(folder.join("inside"), "x").expect("writes");
         fs::write(&kept, "x").expect("writes");
-        let _live = [Transient::new(&file), Transient::new(&folder)];
-        drop(Transient::new(&kept));
+        let made = |path: &Path| Transient::make(|| Ok(Some(((), path.into())))).expect("made").expect("something").1;
+        let _live = [made(&file), made(&folder)];
+        drop(made(&kept));
         // Not remove_transients itself: other tests of this process have files of their own.
         let _stays = Transient::that_stays(&kept);
         let under = |p: &(&PathBuf, &bool)| p.0.starts_with(dir.path());
         let paths: Vec<(PathBuf, bool)> = live().iter().filter(under).map(|(p, stays)| (p.clone(), *stays)).collect();
         assert_eq!(paths, [(file, false), (folder, false), (kept, true)]);
+    }
+    #[test]
+    fn a_folder_goes_while_it_is_written_to() {
+        let dir = tempfile::tempdir().expect("temp dir");
+        let folder = dir.path().join("folder");
+        fs::create_dir(&folder).expect("creates");
+        // A file each now and then until the folder is gone: some come between its listing and its removal.
+        let writer = thread::spawn({
+            let folder = folder.clone();
+            move || {
+                let write = |n: usize| {
+                    thread::sleep(Duration::from_micros(50));
+                    fs::write(folder.join(n.to_string()), "x")
+                };
+                (0..1_000).map(write).take_while(Result::is_ok).count()
+            }
+        });
+        while fs::read_dir(&folder).is_ok_and(|mut entries| entries.next().is_none()) {
+            thread::yield_now();
+        }
+        remove(&folder);
+        assert!(writer.join().expect("ends") > 0 && !folder.exists());
     }
 }
