@@ -14,6 +14,9 @@ use std::path::{Path, PathBuf};
 use store::output::write_file;
 use tokenizers::Tokenizer;
 
+/// The weights' file in an output folder.
+pub const WEIGHTS: &str = "model.safetensors";
+
 /// A tensor on its way to or from a file.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Weight {
@@ -58,7 +61,7 @@ impl Output {
     /// # Errors
     /// [`Error::Weight`] for a value that the type can't hold, [`Error::Io`], [`Error::Store`].
     pub fn save(&self, student: &Student) -> Result<()> {
-        let file = self.folder.join("model.safetensors");
+        let file = self.folder.join(WEIGHTS);
         // Where there are weights, what lies beside them was written before, and stays as it is.
         if !file.exists() {
             std::fs::create_dir_all(&self.folder).map_err(Error::io(&self.folder))?;
@@ -75,7 +78,7 @@ impl Output {
     /// Removes what [`Output::save`] wrote and the metrics beside it, and the folder unless it existed before: a training
     /// that failed before it can be resumed stands in no other's way.
     pub fn discard(&self, existed: bool) {
-        let made = ["config.json", "model.safetensors", crate::metrics::FILE];
+        let made = ["config.json", WEIGHTS, crate::metrics::FILE];
         for name in made.into_iter().chain(self.files.iter().map(|(name, _)| name.as_str())) {
             // What isn't there needs no removing, and what can't be removed is named by the next training.
             let _ = std::fs::remove_file(self.folder.join(name));

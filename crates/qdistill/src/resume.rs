@@ -8,6 +8,7 @@ use crate::model::Parameter;
 use crate::optim::{AdamW, Moments};
 use crate::train::Validation;
 use crate::weights::{self, Entry, Values};
+use crate::{checkpoint, metrics};
 use candle_core::{Device, Tensor};
 use indexmap::IndexMap;
 use schemes::{FloatType, decode_floats};
@@ -169,6 +170,24 @@ pub fn load(path: &Path, identity: &Identity, parameters: &[Parameter]) -> Resul
         moments.push(Moments { mean: tensor("mean", p)?, square: tensor("square", p)? });
     }
     Ok(State { step, moments, best, waited })
+}
+
+/// Refuses a state whose best model, or what was measured up to it, is not in the output folder.
+///
+/// # Errors
+/// [`Error::Resume`].
+pub fn check_output(path: &Path, folder: &Path) -> Result<()> {
+    match [checkpoint::WEIGHTS, metrics::FILE].into_iter().find(|name| !folder.join(name).is_file()) {
+        None => Ok(()),
+        Some(name) => {
+            let message = format!(
+                "belongs to the best model so far, whose {name} is no longer in {}; put it back, or remove this file \
+                 and the folder to begin anew",
+                folder.display()
+            );
+            Err(Error::Resume { path: path.into(), message })
+        }
+    }
 }
 
 /// Refuses to begin where an interrupted training left its state.

@@ -9,8 +9,9 @@ use crate::recipe::{self, Shape};
 use crate::width::{Kept, keep};
 use candle_core::DType;
 use schemes::{FloatType, Matrix};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use std::fmt;
 use std::path::{Path, PathBuf};
 use store::{Bytes, Config, Family, RopeScaling};
 
@@ -28,7 +29,7 @@ pub enum Spec {
 }
 
 /// A student's shape; what isn't here is the teacher's.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Sketch {
     /// Width of the residual stream.
@@ -51,7 +52,7 @@ pub struct Sketch {
 }
 
 /// Where a student of its own shape has its embeddings from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Embeddings {
     /// Random.
@@ -102,6 +103,27 @@ impl Spec {
             return Err(Error::Student(format!("'{text}' is none of {forms}")));
         }
         Ok(Spec::Model(path.into()))
+    }
+}
+
+/// As it is given, with a file's contents in place of its name.
+impl fmt::Display for Spec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Spec::Fresh(sketch) => f.write_str(&serde_json::to_string(sketch).map_err(|_| fmt::Error)?),
+            Spec::Layers(kept) => {
+                let kept: Vec<String> = kept.iter().map(usize::to_string).collect();
+                write!(f, "layers:{}", kept.join(","))
+            }
+            Spec::Width(Width { hidden, intermediate, heads, kv_heads }) => {
+                let named =
+                    [("hidden", hidden), ("intermediate", intermediate), ("heads", heads), ("kv_heads", kv_heads)];
+                let given: Vec<String> =
+                    named.iter().filter_map(|(name, n)| n.map(|n| format!("{name}={n}"))).collect();
+                write!(f, "width:{}", given.join(","))
+            }
+            Spec::Model(path) => path.display().fmt(f),
+        }
     }
 }
 

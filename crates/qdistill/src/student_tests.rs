@@ -1,6 +1,7 @@
 //! Students of the fixture, opened again by the runtime.
 
 use super::*;
+use crate::labels::{Kind, Plan, Settings};
 use crate::testing;
 use runtime::Transformer;
 
@@ -149,6 +150,13 @@ fn values_that_are_not_finite_are_named() {
         let mut online = crate::teacher::Online::new(&model, &windows, 1.0);
         let error = crate::Teacher::soft(&mut online, 0).expect_err("no logits").to_string();
         assert!(error.contains("logits of window 0 are NaN or infinite") && error.contains(name), "{error}");
+        // Labels of it leave nothing that another teacher's would stumble over.
+        let output = folder.path().join("labels");
+        let settings = Settings { kind: Kind::Full, temperatures: vec![], seed: 0 };
+        let plan = Plan::new(&output, &model, &windows, settings).expect("a plan");
+        let error = plan.write(&store::Silent).expect_err("no logits").to_string();
+        assert!(error.contains("after position 0 of window 0 are NaN or infinite") && error.contains(name), "{error}");
+        assert!(!folder.path().join("labels.partial").exists());
     }
 }
 

@@ -249,6 +249,7 @@ impl Trainer {
             });
         }
         let State { step, moments, best, waited } = resume::load(&path, &job.identity, gradients.parameters())?;
+        resume::check_output(&path, folder)?;
         // What was drawn before is drawn again, so that what follows is the same.
         for earlier in 1..=step {
             job.source.draw(earlier)?;

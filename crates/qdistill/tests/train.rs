@@ -129,6 +129,11 @@ fn an_interrupted_training_resumes_to_the_same_bytes() {
         assert!(text(&again.stderr).contains("--resume"), "{}", text(&again.stderr));
         let other = bench.train("part", &["--resume", "--seed", "1"]);
         assert!(text(&other.stderr).contains("with seed 0, not 1"), "{}", text(&other.stderr));
+        std::fs::rename(bench.path("part"), bench.path("away")).expect("moved");
+        let gone = bench.train("part", &["--resume"]);
+        assert_eq!(gone.status.code(), Some(1));
+        assert!(text(&gone.stderr).contains("is no longer in part; put it back"), "{}", text(&gone.stderr));
+        std::fs::rename(bench.path("away"), bench.path("part")).expect("moved");
         json(&bench.train("part", &["--resume"]));
     }
     assert_eq!(weights(&bench.path("part")), weights(&bench.path("whole")));

@@ -33,7 +33,7 @@ pub struct Args {
     #[arg(long, default_value_t = 512, value_name = "N")]
     context: usize,
     /// Use only the first N tokens of each file.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_parser = super::some, value_name = "N")]
     tokens: Option<usize>,
     /// Seed of the draws.
     #[arg(long, default_value_t = 0, value_name = "S")]
@@ -81,6 +81,7 @@ pub fn run(args: &Args, bars: &Bars) -> Result<String> {
             "windows": windows.windows.len(),
             "predictions": windows.predictions(),
             "resumed_predictions": written.resumed,
+            "damaged_predictions": written.damaged,
             "seconds": written.seconds,
             "tokens_per_s": rate,
             "teacher": teacher.name(),
@@ -88,10 +89,13 @@ pub fn run(args: &Args, bars: &Bars) -> Result<String> {
         });
         return Ok(format!("{result:#}\n"));
     }
-    let resumed = match written.resumed {
+    let mut resumed = match written.resumed {
         0 => String::new(),
         n => format!(", {} of them by an interrupted run", format::count(n as u64)),
     };
+    if written.damaged > 0 {
+        resumed += &format!(", {} of its damaged ones made again", format::count(written.damaged as u64));
+    }
     let speed = format!("{} tokens/s", format::significant(rate, 3));
     let (file, time) = (args.output.display(), format::duration(written.seconds));
     Ok(format!("{file}: {predictions} predictions{resumed}, {size}, {time} at {speed}\n"))

@@ -172,7 +172,7 @@ pub fn run(args: &Args, bars: &Bars) -> Result<String> {
     ]);
     let kind = labels.as_ref().map(Labels::kind);
     let mut identity = Identity::from([
-        ("student".into(), format!("{spec:?}")),
+        ("student".into(), spec.to_string()),
         ("freeze".into(), frozen.to_string()),
         ("dtype".into(), float.to_string()),
         ("teacher".into(), teacher_hash),

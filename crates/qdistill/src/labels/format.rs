@@ -143,6 +143,17 @@ pub(super) fn hashed(bytes: &[u8]) -> blake3::Hasher {
     hasher
 }
 
+/// The checksum of a file's header and of its tokens, documents and windows.
+pub(super) fn text_checksum(header: &[u8], text: [&[u8]; 3]) -> [u8; HASH] {
+    checksum(&[header, text[0], text[1], text[2]].map(hashed))
+}
+
+/// The header of a safetensors file, with the length before it.
+pub(super) fn head(file: &[u8]) -> &[u8] {
+    let len = file.first_chunk().map_or(0, |n| u64::from_le_bytes(*n) as usize);
+    &file[..len.saturating_add(8).min(file.len())]
+}
+
 /// The tensors with a row for each prediction, in the order in which [`super::row`] makes their parts.
 pub(super) fn columns(settings: &Settings, predictions: usize, vocab_size: usize) -> Vec<TensorSpec> {
     let temperatures = settings.listed().len();

@@ -1,6 +1,6 @@
 //! Labels from disk.
 
-use super::format::{HASH, Header, Kind, checksum, columns, hashed, key, list};
+use super::format::{HASH, Header, Kind, checksum, columns, hashed, head, key, list, text_checksum};
 use crate::ops::{exponentials, largest};
 use crate::soft::{Soft, Teacher};
 use crate::windows::Windows;
@@ -67,9 +67,7 @@ impl Labels {
             let shape: Vec<_> = spec.shape.iter().copied().map(Some).collect();
             labels.insert(spec.name.clone(), take(&spec.name, spec.dtype, &shape)?);
         }
-        let head = words(&bytes).next().map_or(0, u64::from_le_bytes) as usize;
-        let parts = [&bytes[..(8 + head).min(bytes.len())], &text[0], &text[1], &text[2]].map(hashed);
-        if checksums[..HASH] != checksum(&parts) {
+        if checksums[..HASH] != text_checksum(head(&bytes), [&text[0], &text[1], &text[2]]) {
             return Err(wrong("is damaged: its text or its header is not what was written".into()));
         }
         Ok(Self { path: path.into(), header, windows, columns: labels, checksums })

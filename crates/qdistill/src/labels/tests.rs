@@ -202,9 +202,24 @@ fn an_interrupted_run_goes_on_to_the_same_bytes() {
         plan.window(&file, 2).expect("labels that are not recorded");
         drop(file);
         assert!(!path.exists());
+        let partial = folder.path().join("labels.partial");
+        let interrupted = fs::read(&partial).expect("read");
         let written = plan.write(&store::Silent).expect("goes on");
-        assert_eq!(written.resumed, windows.predictions_of(2).start);
+        assert_eq!((written.resumed, written.damaged), (windows.predictions_of(2).start, 0));
         assert_eq!(written.resumed + written.made, windows.predictions());
+        assert_eq!(fs::read(&path).expect("read"), fs::read(&whole.path).expect("read"), "{kind}");
+
+        // The first byte of the last column in window 1.
+        let (spec, at) = (plan.columns.last().expect("columns"), plan.file.offsets().last().expect("offsets"));
+        let row = spec.shape[1..].iter().product::<usize>() * spec.dtype.size().expect("whole bytes");
+        let mut damaged = interrupted;
+        damaged[*at as usize + windows.predictions_of(1).start * row] ^= 1;
+        fs::write(&partial, damaged).expect("write");
+        let written = plan.write(&store::Silent).expect("goes on");
+        assert_eq!(
+            (written.resumed, written.damaged),
+            (windows.predictions_of(1).start, windows.predictions_of(1).len())
+        );
         assert_eq!(fs::read(&path).expect("read"), fs::read(&whole.path).expect("read"), "{kind}");
     }
 }
@@ -237,10 +252,19 @@ fn an_unfinished_file_of_something_else_is_refused_by_name() {
     let mut old = fs::read(&partial).expect("read");
     let at = old.windows(19).position(|w| w == br#"distill.labels":"2""#).expect("its version");
     old[at + 17] = b'1';
-    fs::write(&partial, old).expect("write");
+    fs::write(&partial, &old).expect("write");
     assert!(refused(&windows, settings(Kind::TopK(8))).contains("another version of the format"));
+    old[at + 17] = b'2';
+    let text = format::head(&old).len();
+    let context = old.windows(4).position(|w| w == br#""16""#).expect("its context");
+    for at in [text, context + 1] {
+        let mut damaged = old.clone();
+        damaged[at] ^= 1;
+        fs::write(&partial, damaged).expect("write");
+        assert!(refused(&windows, settings(Kind::TopK(8))).contains("is damaged: its text or its header"), "{at}");
+    }
     fs::write(&partial, "something").expect("write");
-    assert!(refused(&windows, settings(Kind::TopK(8))).contains("something else"));
+    assert!(refused(&windows, settings(Kind::TopK(8))).contains("is no unfinished labels file"));
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! One pass of the teacher, labels to disk.
 
-use super::format::{HASH, Header, Settings, checksum, columns, fixed, hashed, key};
+use super::format::{HASH, Header, Settings, checksum, columns, fixed, hashed, head, key, text_checksum};
 use super::row::{RowMaker, Scratch};
 use crate::teacher::Model;
 use crate::windows::Windows;
@@ -31,8 +31,8 @@ pub struct Plan<'a> {
     teacher: &'a Model,
     windows: &'a Windows,
     header: Header,
-    columns: Vec<TensorSpec>,
-    file: safetensors::Plan,
+    pub(super) columns: Vec<TensorSpec>,
+    pub(super) file: safetensors::Plan,
     path: PathBuf,
 }
 
@@ -41,6 +41,8 @@ pub struct Plan<'a> {
 pub struct Written {
     /// Predictions that an earlier, interrupted run had made.
     pub resumed: usize,
+    /// Predictions of that run from the first damaged one on: they were made again.
+    pub damaged: usize,
     /// Predictions that this run made.
     pub made: usize,
     /// How long it took, in seconds.
@@ -89,24 +91,63 @@ impl<'a> Plan<'a> {
     /// logits are not finite.
     pub fn write(&self, progress: &dyn Progress) -> Result<Written> {
         let mut file = self.open()?;
-        let all = self.windows.windows.len();
-        let first = usize::try_from(file.steps()).unwrap_or(usize::MAX).min(all);
-        let resumed = if first == all { self.windows.predictions() } else { self.windows.predictions_of(first).start };
-        let (began, mut secured) = (Instant::now(), Instant::now());
+        let done = usize::try_from(file.steps()).unwrap_or(usize::MAX).min(self.windows.windows.len());
+        let first = self.intact(done)?;
+        let (resumed, damaged) = (self.before(first), self.before(done) - self.before(first));
+        let began = Instant::now();
         progress.start("label", Some(self.windows.predictions() as u64), Unit::Tokens);
         progress.advance(resumed as u64);
-        for window in first..all {
-            self.window(&file, window)?;
+        if let Err(e) = self.windows_from(first, &mut file, progress) {
+            // Nothing would be lost, and the file would only be in the way of another teacher.
+            return if file.steps() == 0 { file.discard().map_or_else(|e| Err(e.into()), |()| Err(e)) } else { Err(e) };
+        }
+        file.persist()?;
+        progress.finish();
+        let made = self.windows.predictions() - resumed;
+        Ok(Written { resumed, damaged, made, seconds: began.elapsed().as_secs_f64() })
+    }
+
+    fn windows_from(&self, first: usize, file: &mut ResumableFile, progress: &dyn Progress) -> Result<()> {
+        let mut secured = Instant::now();
+        for window in first..self.windows.windows.len() {
+            self.window(file, window)?;
             progress.advance(self.windows.predictions_of(window).len() as u64);
             if secured.elapsed() > EVERY {
                 file.record(window as u64 + 1)?;
                 secured = Instant::now();
             }
         }
-        file.persist()?;
-        progress.finish();
-        let made = self.windows.predictions() - resumed;
-        Ok(Written { resumed, made, seconds: began.elapsed().as_secs_f64() })
+        Ok(())
+    }
+
+    /// Predictions of the windows before this one.
+    fn before(&self, window: usize) -> usize {
+        if window < self.windows.windows.len() {
+            self.windows.predictions_of(window).start
+        } else {
+            self.windows.predictions()
+        }
+    }
+
+    /// How many of the first `done` windows of the unfinished file are what was written, up to the first that isn't.
+    fn intact(&self, done: usize) -> Result<usize> {
+        let bytes = Bytes::map(&ResumableFile::partial_path(&self.path)?)?;
+        let rows = |(spec, &at): (&TensorSpec, &u64), rows: &Range<usize>| {
+            let [from, to] = [rows.start, rows.end].map(|row| (at + row as u64 * row_bytes(spec)) as usize);
+            hashed(&bytes[from..to])
+        };
+        let whole = |&window: &usize| {
+            let predictions = self.windows.predictions_of(window);
+            let columns = self.columns.iter().zip(&self.file.offsets()[FIXED..]);
+            let parts: Vec<_> = columns.map(|column| rows(column, &predictions)).collect();
+            bytes[self.checksum_at(window) as usize..][..HASH] == checksum(&parts)
+        };
+        Ok((0..done).take_while(whole).count())
+    }
+
+    /// Where a window's checksum lies.
+    fn checksum_at(&self, window: usize) -> u64 {
+        self.file.offsets()[CHECKSUMS] + ((window + 1) * HASH) as u64
     }
 
     /// Labels one window; its checksum is written last.
@@ -129,8 +170,7 @@ impl<'a> Plan<'a> {
             }
             Ok(())
         })?;
-        let at = self.file.offsets()[CHECKSUMS] + ((window + 1) * HASH) as u64;
-        Ok(file.write_all_at(&checksum(&hashers), at)?)
+        Ok(file.write_all_at(&checksum(&hashers), self.checksum_at(window))?)
     }
 
     fn not_finite(&self, window: usize, position: usize) -> Error {
@@ -156,8 +196,8 @@ impl<'a> Plan<'a> {
         };
         let tokens: Vec<u8> = self.windows.tokens.iter().flat_map(|t| t.to_le_bytes()).collect();
         let (documents, windows): (Vec<u8>, Vec<u8>) = (pairs(&self.windows.documents), pairs(&self.windows.windows));
-        let parts = [self.file.header(), &tokens, &documents, &windows].map(hashed);
-        [tokens, documents, windows, checksum(&parts).to_vec()]
+        let whole = text_checksum(self.file.header(), [&tokens, &documents, &windows]);
+        [tokens, documents, windows, whole.to_vec()]
     }
 
     fn check_partial(&self) -> Result<()> {
@@ -166,37 +206,41 @@ impl<'a> Plan<'a> {
             return Ok(());
         }
         let bytes = Bytes::map(partial)?;
-        let refuse = |what: &str| {
-            let way_out = "remove it to start afresh, or choose another output";
-            Err(Error::malformed(partial, format!("an interrupted run began this file with {what}; {way_out}")))
-        };
-        if bytes.starts_with(self.file.header()) {
-            let same = |(part, &at): (&Vec<u8>, &u64)| bytes.get(at as usize..at as usize + part.len()) == Some(part);
-            return if self.fixed().iter().zip(self.file.offsets()).all(same) {
-                Ok(())
-            } else {
-                refuse("another text")
-            };
+        let same = |(part, &at): (&Vec<u8>, &u64)| bytes.get(at as usize..at as usize + part.len()) == Some(part);
+        if bytes.starts_with(self.file.header()) && self.fixed().iter().zip(self.file.offsets()).all(same) {
+            return Ok(());
         }
-        // It is read for the sake of the message only.
+        let what = self.other(partial, &bytes);
+        Err(Error::malformed(partial, format!("{what}; remove it to start afresh, or choose another output")))
+    }
+
+    /// What an unfinished file is that is not this plan's.
+    fn other(&self, partial: &Path, bytes: &Bytes) -> String {
         let own = bytes.len().checked_sub(8).and_then(|n| bytes.slice(0..n));
         let Some(contents) = own.and_then(|own| safetensors::read(partial, &own).ok()) else {
-            return refuse("something else");
+            return "is no unfinished labels file, or a damaged one".into();
         };
+        let began = |what: &str| format!("an interrupted run began this file with {what}");
         let ours = self.header.metadata();
-        let differs = ours.iter().find(|(key, value)| contents.metadata.get(*key) != Some(value));
-        match differs {
+        let (version, theirs) = (ours.get(key::VERSION), contents.metadata.get(key::VERSION));
+        match theirs {
+            None => return "is no unfinished labels file".into(),
+            theirs if theirs != version => return began("another version of the format"),
+            _ => {}
+        }
+        let tensor = |name: &str| contents.tensors.get(name).map_or(&[][..], |t| &t.data);
+        let whole = text_checksum(head(bytes), ["tokens", "documents", "windows"].map(tensor));
+        if !tensor("blake3").starts_with(&whole) {
+            return "is damaged: its text or its header is not what was written".into();
+        }
+        match ours.iter().find(|(key, value)| contents.metadata.get(*key) != Some(value)) {
+            Some((name, _)) if name == key::TEACHER_HASH => began("another teacher"),
+            Some((name, _)) if name == key::TOKENIZER_HASH => began("another tokenizer"),
             Some((name, value)) => {
-                let name_shown = name.trim_start_matches("qdistill.");
-                match contents.metadata.get(name) {
-                    Some(_) if name == key::VERSION => refuse("another version of the format"),
-                    _ if name == key::TEACHER_HASH => refuse("another teacher"),
-                    _ if name == key::TOKENIZER_HASH => refuse("another tokenizer"),
-                    Some(other) => refuse(&format!("{name_shown} {other:.60}, not {value}")),
-                    None => refuse("something else"),
-                }
+                let other = contents.metadata.get(name).map_or("none", String::as_str);
+                began(&format!("{} {other:.60}, not {value}", name.trim_start_matches("qdistill.")))
             }
-            None => refuse("another text"),
+            None => began("another text"),
         }
     }
 }

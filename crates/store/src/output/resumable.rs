@@ -110,6 +110,14 @@ impl ResumableFile {
         self.write_all_at(&steps.to_le_bytes(), self.len)
     }
 
+    /// Removes the unfinished file.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub fn discard(self) -> Result<()> {
+        fs::remove_file(&self.partial).map_err(|e| Error::io(&self.partial, "remove", e))
+    }
+
     /// Takes the counter off, makes the file durable and renames it to its destination.
     ///
     /// # Errors
