@@ -1,6 +1,7 @@
 //! What fits into this machine's memory: the system ends a program that asks for more, without a word.
 
 use crate::{Error, Result};
+use runtime::memory::available;
 
 /// The way out where the model takes too much.
 pub(crate) const SMALLER: &str = "make the model smaller";
@@ -19,13 +20,6 @@ pub(crate) fn check(what: &str, bytes: Option<u64>, way_out: &str) -> Result<()>
     let need = bytes.map_or("more than 16 EiB".into(), gib);
     let has = gib(available);
     Err(Error::Memory(format!("{what} would take {need}, and this machine has {has} available; {way_out}")))
-}
-
-/// Bytes that the system could give without swapping; none where it doesn't say.
-fn available() -> Option<u64> {
-    let info = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = info.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    line.trim().strip_suffix(" kB")?.parse::<u64>().ok()?.checked_mul(1024)
 }
 
 #[cfg(test)]

@@ -15,6 +15,7 @@ mod exp;
 mod gpu;
 mod linear;
 pub mod measure;
+pub mod memory;
 pub mod mirror;
 mod ops;
 mod sample;

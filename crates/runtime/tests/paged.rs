@@ -143,6 +143,10 @@ fn an_exhausted_cache_is_named_and_changes_nothing() {
     let store = common::model(config("llama", size, true, json!({})), &weights("llama", size, true), true);
     let stranger = Transformer::load(&store, &cpu()).expect("loads");
     assert!(matches!(step(&stranger, &mut other, &mut [(&mut b, &[1])]), Err(Error::CacheShape(..))));
+    // More than there is now, though less than the machine has: the system would promise it.
+    let available = runtime::memory::available().map_or(usize::MAX / 4, |bytes| bytes as usize);
+    let beyond = (available + (1 << 30)) / (16 * KvType::F16.bytes_per_token(model.config()));
+    assert!(matches!(model.new_pool(KvType::F16, 16, beyond), Err(Error::CacheMemory { .. })));
     for (block, blocks) in [(usize::MAX, 2), (1 << 30, 1 << 31), (1, usize::MAX)] {
         assert!(matches!(model.new_pool(KvType::F16, block, blocks), Err(Error::CacheMemory { .. })));
     }

@@ -45,6 +45,9 @@ struct Model {
     step_costs: Option<StepCosts>,
 }
 
+/// Milliseconds that a step takes at most: eleven days. Sums over a trace stay finite.
+const MOST_MS: f64 = 1e9;
+
 impl StepCosts {
     /// Checks that batches rise and all times are possible.
     ///
@@ -52,15 +55,15 @@ impl StepCosts {
     /// In one line.
     pub fn check(&self) -> Result<()> {
         let wrong = |what: &str| Err(Error::Text(format!("step costs: {what}")));
-        let is_time = |ms: f64| ms.is_finite() && ms >= 0.0;
+        let is_time = |ms: f64| (0.0..=MOST_MS).contains(&ms);
         if self.decode.is_empty() || self.decode.iter().any(|d| d.batch == 0 || !is_time(d.ms) || d.ms == 0.0) {
-            return wrong("decode needs at least one batch of 1 or more with milliseconds above 0");
+            return wrong("decode needs at least one batch of 1 or more with milliseconds above 0, up to 1e9");
         }
         if self.decode.windows(2).any(|pair| pair[0].batch >= pair[1].batch) {
             return wrong("the batches of decode must rise");
         }
         if !is_time(self.prompt_ms_per_token) {
-            return wrong("prompt_ms_per_token must be 0 or more");
+            return wrong("prompt_ms_per_token must be 0 or more, up to 1e9");
         }
         Ok(())
     }
@@ -147,7 +150,9 @@ mod tests {
         free.decode[0].ms = 0.0;
         let mut negative = costs();
         negative.prompt_ms_per_token = -1.0;
-        for wrong in [falling, free, negative] {
+        let mut endless = costs();
+        endless.decode[2].ms = 1e308;
+        for wrong in [falling, free, negative, endless] {
             let text = serde_json::to_string(&serde_json::json!({"step_costs": wrong})).expect("JSON");
             assert!(refused(&text).starts_with("b.json: step costs: "));
         }
