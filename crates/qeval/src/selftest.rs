@@ -12,7 +12,7 @@ use serde::Serialize;
 use store::Progress;
 
 /// Version of the JSON.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// Single tokens that models are compared over.
 const STEPS: usize = 24;
@@ -34,6 +34,8 @@ pub struct SelfTest {
     pub products: Vec<Group>,
     /// Models on both devices; none where the device is the CPU.
     pub models: Vec<Agreement>,
+    /// Models that could not be run, a line each.
+    pub failed: Vec<String>,
 }
 
 /// Comparisons of one kind.
@@ -49,7 +51,7 @@ pub struct Group {
     pub differing: Option<usize>,
     /// The largest difference to the definition in f64, as a share of what it may be.
     pub error: Option<f64>,
-    /// The shapes that failed.
+    /// The shapes that failed, and how.
     pub failed: Vec<String>,
 }
 
@@ -83,9 +85,10 @@ impl SelfTest {
     /// What failed, a line each.
     pub fn problems(&self) -> Vec<String> {
         let groups = self.kernels.iter().chain(&self.products);
-        let groups = groups.flat_map(|g| g.failed.iter().map(|case| format!("{case}: beyond its tolerance")));
+        let groups = groups.flat_map(|g| g.failed.iter().cloned());
         let models = self.models.iter().filter(|m| !m.passed);
-        groups.chain(models.map(|m| format!("{}: the devices disagree", m.scheme))).collect()
+        let models = models.map(|m| format!("{}: the devices disagree", m.scheme));
+        groups.chain(models).chain(self.failed.iter().cloned()).collect()
     }
 }
 
@@ -104,7 +107,8 @@ pub fn groups(checked: &[Checked]) -> Vec<Group> {
         group.differing = add(group.differing, check.differing, |a, b| a + b);
         group.error = add(group.error, check.error, |a, b| if b.is_nan() { b } else { a.max(b) });
         if !check.passed() {
-            group.failed.push(check.case.clone());
+            let how = check.failure.as_deref().unwrap_or("beyond its tolerance");
+            group.failed.push(format!("{}: {how}", check.case));
         }
     }
     all
@@ -135,7 +139,10 @@ pub fn tolerance(compute: ComputeType) -> f64 {
     }
 }
 
-/// How far logits of single tokens may be apart, as a share of the largest: products are f32 then,
+/// Tokens of a prompt at a time: of no more the products are f32 on a GPU, whatever is asked for.
+const FEW: usize = 8;
+
+/// How far logits of single tokens may be apart, as a share of the largest: all products are f32,
 /// and a rounding of a cached value may fall the other way.
 fn decode_tolerance(kv: KvType) -> f64 {
     match kv {
@@ -187,8 +194,8 @@ fn difference(a: &Packed, b: &Packed, tokens: &[u32], kv: KvType) -> Result<f64>
     let (prompt, single) = tokens.split_at(tokens.len().saturating_sub(STEPS));
     let mut sessions = [a.session_of(kv, tokens.len())?, b.session_of(kv, tokens.len())?];
     for session in &mut sessions {
-        if !prompt.is_empty() {
-            session.extend(prompt, 0)?;
+        for part in prompt.chunks(FEW) {
+            session.extend(part, 0)?;
         }
     }
     let mut worst = 0f64;
@@ -216,6 +223,7 @@ mod tests {
             numbers: 15,
             differing: Some(0),
             error: Some(error),
+            failure: None,
         }
     }
 
@@ -229,10 +237,12 @@ mod tests {
 
     #[test]
     fn comparisons_are_summed_up_by_name() {
-        let found = groups(&[checked("a", 0.25), checked("b", 0.5), checked("a", 2.0), checked("b", f64::NAN)]);
+        let refused = Checked { failure: Some("no such kernel".into()), ..checked("b", 0.0) };
+        let all = [checked("a", 0.25), checked("b", 0.5), checked("a", 2.0), checked("b", f64::NAN), refused];
+        let found = groups(&all);
         assert_eq!((found[0].cases, found[0].numbers, found[0].error), (2, 30, Some(2.0)));
-        assert_eq!(found[0].failed, ["a 3 x 5"]);
-        assert!(found[1].error.is_some_and(f64::is_nan) && found[1].failed.len() == 1);
+        assert_eq!(found[0].failed, ["a 3 x 5: beyond its tolerance"]);
+        assert_eq!(found[1].failed, ["b 3 x 5: beyond its tolerance", "b 3 x 5: no such kernel"]);
         let test = SelfTest {
             version: VERSION,
             tool: String::new(),
@@ -241,7 +251,10 @@ mod tests {
             kernels: found,
             products: Vec::new(),
             models: Vec::new(),
+            failed: vec!["nf4: out of memory".into()],
         };
-        assert_eq!(test.problems(), ["a 3 x 5: beyond its tolerance", "b 3 x 5: beyond its tolerance"]);
+        let problems = test.problems();
+        assert_eq!(problems.len(), 4);
+        assert_eq!(problems[2..], ["b 3 x 5: no such kernel", "nf4: out of memory"]);
     }
 }

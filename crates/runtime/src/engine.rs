@@ -90,7 +90,8 @@ impl Slot {
 
 /// Runs requests together, as many as there are slots and blocks for.
 ///
-/// What a request gets is what it would get alone, token for token.
+/// What a request gets is what it would get alone, token for token, where the model
+/// [is batch-invariant](Transformer::is_batch_invariant).
 #[derive(Debug)]
 pub struct Engine<'a> {
     model: &'a Transformer,

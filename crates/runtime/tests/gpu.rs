@@ -17,7 +17,7 @@ fn none_failed(found: &[Checked]) {
 #[ignore = "needs a GPU"]
 fn gpu_kernels_are_what_they_should_be() {
     let gpu = device("cuda", &Options::default()).expect("a GPU");
-    none_failed(&selftest::kernels(&gpu, 1).expect("they run"));
+    none_failed(&selftest::kernels(&gpu, 1));
 }
 
 #[test]
@@ -25,7 +25,7 @@ fn gpu_kernels_are_what_they_should_be() {
 fn gpu_products_are_what_they_should_be() {
     let gpu = device("cuda", &Options::default()).expect("a GPU");
     for compute in [ComputeType::F32, ComputeType::F16, ComputeType::BF16] {
-        none_failed(&selftest::products::products(&gpu, compute, 1).expect("they run"));
+        none_failed(&selftest::products::products(&gpu, compute, 1));
     }
 }
 

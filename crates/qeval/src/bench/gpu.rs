@@ -7,7 +7,7 @@ use serde::Serialize;
 
 /// Rows and columns of the layer whose products are timed: in 4 bits it is still more than the
 /// second-level cache of the largest GPUs holds.
-const SHAPE: (usize, usize) = (16_384, 8_192);
+const SHAPE: (usize, usize) = (32_768, 8_192);
 
 /// Tokens of these products.
 const TOKENS: [usize; 4] = [1, 8, 64, 512];

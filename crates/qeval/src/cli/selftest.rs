@@ -49,26 +49,31 @@ pub fn run(args: &SelfTestArgs, progress: &dyn Progress) -> Result<Outcome> {
     let schemes = sweep::schemes(&args.scheme)?;
     let compute = Compute::on(&args.compute.place.device, &args.compute.dtype, Math::Exact, None)?;
     let (device, dtype) = (&compute.device, compute.options.compute);
+    let kernels = groups(&selftest::kernels(device, args.seed));
+    let products = groups(&selftest::products::products(device, dtype, args.seed));
+    // The CPU agrees with itself: that would show nothing.
+    let (models, failed) =
+        if device.is_cpu() { Default::default() } else { models(args, &schemes, &compute, progress)? };
     let found = SelfTest {
         version: VERSION,
         tool: crate::TOOL.into(),
         device: runtime::device_name(device),
         dtype: dtype.to_string(),
-        kernels: groups(&selftest::kernels(device, args.seed)?),
-        products: groups(&selftest::products::products(device, dtype, args.seed)?),
-        // The CPU agrees with itself: that would show nothing.
-        models: if device.is_cpu() { Vec::new() } else { models(args, &schemes, &compute, progress)? },
+        kernels,
+        products,
+        models,
+        failed,
     };
     output::present(&found, &args.output)
 }
 
-/// The checkpoint and its artifacts on both devices.
+/// The checkpoint and its artifacts on both devices, and what could not be run.
 fn models(
     args: &SelfTestArgs,
     schemes: &[Scheme],
     compute: &Compute,
     progress: &dyn Progress,
-) -> Result<Vec<Agreement>> {
+) -> Result<(Vec<Agreement>, Vec<String>)> {
     let work = sweep::Work::new(args.model.as_deref())?;
     let cpu = Compute::on_cpu(None);
     let reference = Loaded::open(&work.model, &cpu, None)?;
@@ -79,14 +84,21 @@ fn models(
     let windows = reference.encoder.windows(&builtin::prose(), &protocol)?.windows.windows;
     let dtype = compute.options.compute;
     let mut best = None;
-    let mut all = Vec::with_capacity(1 + paths.len());
+    let (mut all, mut failed) = (Vec::with_capacity(1 + paths.len()), Vec::new());
     for path in std::iter::once(&work.model).chain(&paths) {
         let open = |compute: &Compute| Loaded::open(path, compute, Some(&reference));
-        let found = agreement((&open(&cpu)?, &open(compute)?), &windows, dtype, best, progress)?;
-        best = best.or(Some(found.cpu));
-        all.push(found);
+        let on_cpu = open(&cpu)?;
+        let found =
+            open(compute).and_then(|on_device| agreement((&on_cpu, &on_device), &windows, dtype, best, progress));
+        match found {
+            Ok(found) => {
+                best = best.or(Some(found.cpu));
+                all.push(found);
+            }
+            Err(e) => failed.push(format!("{}: {e}", on_cpu.size.scheme)),
+        }
     }
-    Ok(all)
+    Ok((all, failed))
 }
 
 impl Findings for SelfTest {
@@ -95,7 +107,8 @@ impl Findings for SelfTest {
     }
 
     fn tables(&self, _verbose: bool) -> Result<Vec<Table>> {
-        let kernels = if self.models.is_empty() { "Mirrors of the kernels" } else { "Kernels" };
+        let kernels =
+            if self.models.is_empty() && self.failed.is_empty() { "Mirrors of the kernels" } else { "Kernels" };
         let mut tables = vec![
             of_groups(&format!("{kernels}, {}", self.device), &self.kernels)?,
             of_groups(&format!("Products of layers, {}", self.device), &self.products)?,
@@ -232,7 +245,7 @@ mod tests {
             dtype: "f32".into(),
             kernels: vec![
                 group("gemv_i8_1x4", Some(0.031), Some(0), &[]),
-                group("copy_block", None, Some(2), &["copy_block 3 x 5"]),
+                group("copy_block", None, Some(2), &["copy_block 3 x 5: beyond its tolerance"]),
             ],
             products: vec![group("I8 Row", Some(0.4), None, &[])],
             models: vec![
@@ -240,10 +253,11 @@ mod tests {
                 model("int8-row", 58.0, false, false),
                 model("int4-absmax", 70.0, true, true),
             ],
+            failed: vec!["nf4: out of memory".into()],
         };
         let form = report::table::Terminal { width: 120, ..Default::default() };
         let tables = found.tables(false).expect("fits");
         insta::assert_snapshot!(tables.iter().map(|t| form.render(t)).collect::<Vec<_>>().join("\n"));
-        assert_eq!(Findings::problems(&found).len(), 2);
+        assert_eq!(Findings::problems(&found).len(), 3);
     }
 }

@@ -202,7 +202,11 @@ fn outcome(run: &Speculated, best: usize) -> Cell {
 
 fn notes(found: &Speculation) -> Vec<String> {
     let setting = &found.setting;
+    let differs = found.drafts.iter().flat_map(|d| &d.runs).any(|run| run.equal == Some(false));
     let chosen = match setting.temperature {
+        0.0 if differs => "greedily; some run gave other tokens than the target alone, since on this device the order \
+                           of sums depends on how many are read at once"
+            .to_string(),
         0.0 => "greedily; the target's own tokens came out in every run".to_string(),
         t => format!("sampled at temperature {t}, seed {}", setting.seed),
     };

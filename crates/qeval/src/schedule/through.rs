@@ -32,6 +32,8 @@ pub struct Through {
     pub continuous_seconds: f64,
     /// Whether every request got the tokens that it gets alone, under both policies.
     pub equal_alone: bool,
+    /// Whether it must: not where the order of sums depends on what runs beside a token, as on a GPU.
+    pub batch_invariant: bool,
 }
 
 /// Runs a trace, with pseudorandom prompts and greedily, through `model` under both policies, and
@@ -85,6 +87,7 @@ pub fn through(
         static_seconds,
         continuous_seconds,
         equal_alone: equal,
+        batch_invariant: model.transformer().is_batch_invariant(),
     })
 }
 

@@ -98,9 +98,12 @@ impl Pool {
     ) -> Result<Self> {
         let too_large = || Error::CacheMemory { blocks, block_tokens };
         let bytes = ty.bytes_per_token(config).checked_mul(block_tokens).and_then(|b| b.checked_mul(blocks));
-        let most = if device.is_cpu() { memory::available() } else { None };
-        let fits =
-            |&n: &usize| most.is_none_or(|most| n as u64 <= most) && Vec::<u8>::new().try_reserve_exact(n).is_ok();
+        let fits = |&n: &usize| {
+            // A GPU says for itself what it has.
+            !device.is_cpu()
+                || memory::available().is_none_or(|most| n as u64 <= most)
+                    && Vec::<u8>::new().try_reserve_exact(n).is_ok()
+        };
         bytes.filter(fits).ok_or_else(too_large)?;
         let last = u32::try_from(blocks).map_err(|_| too_large())?;
         // Less than all bytes, so it doesn't wrap.

@@ -1,7 +1,7 @@
 //! Opening a device, its memory, launches: the one place that hands pointers to a GPU.
 
 use crate::ComputeType;
-use crate::gpu::launch::Launch;
+use crate::gpu::launch::{Launch, Module};
 use candle_core::backend::BackendStorage;
 use candle_core::cuda::cudarc::cublas::{result::gemm_ex, sys as cublas};
 use candle_core::cuda::cudarc::driver::{
@@ -36,7 +36,12 @@ fn prepare(ordinal: usize) -> Result<Device> {
     // SAFETY: all work of this process goes to the device's one stream, in order, so that no
     // event is needed to keep two streams apart: a GPU is opened once.
     unsafe { device.as_cuda_device()?.disable_event_tracking() };
-    keep_memory(ordinal)?;
+    // Without pools of memory it is slower, and nothing else.
+    let _ = keep_memory(ordinal);
+    // A context alone doesn't tell whether the driver takes our kernels, and candle's.
+    let cuda = device.as_cuda_device()?;
+    cuda.get_or_load_custom_func("copy_block", Module::Cache.name(), ptx(Module::Cache)?)?;
+    Tensor::new(&[1f32, 2f32], &device)?.index_select(&Tensor::new(&[1u32], &device)?, 0)?.to_vec1::<f32>()?;
     Ok(device)
 }
 
@@ -123,13 +128,15 @@ pub(super) fn room<T: DeviceRepr>(device: &CudaDevice, n: usize) -> Result<CudaS
     unsafe { device.alloc(n.max(1)) }
 }
 
+/// The compiled text of a file of kernels.
+fn ptx(module: Module) -> Result<&'static str> {
+    let found = PTX.iter().find(|(name, _)| *name == module.name());
+    found.map_or_else(|| bail!("there is no kernel file {}", module.name()), |(_, ptx)| Ok(*ptx))
+}
+
 /// Launches a kernel.
 pub(super) fn launch(device: &CudaDevice, what: &Launch, args: &[Arg]) -> Result<()> {
-    let module = what.module.name();
-    let Some((_, ptx)) = PTX.iter().find(|(name, _)| *name == module) else {
-        bail!("there is no kernel file {module}")
-    };
-    let function = device.get_or_load_custom_func(&what.kernel, module, ptx)?;
+    let function = device.get_or_load_custom_func(&what.kernel, what.module.name(), ptx(what.module)?)?;
     let mut builder = function.builder();
     for arg in args {
         match arg {

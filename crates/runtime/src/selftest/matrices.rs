@@ -93,24 +93,29 @@ pub fn storages(rows: usize, cols: usize) -> Vec<Storage<Bytes>> {
     }
     for ty in [GgmlType::Q8_0, GgmlType::Q4_0, GgmlType::IQ4_NL, GgmlType::Q4_K] {
         let Some(len) = ty.row_bytes(cols) else { continue };
-        let mut data = noise(rows * len, 10);
-        // A block begins with its scale; that of Q4_K has one of its minima too.
-        for block in data.chunks_mut(ty.block_bytes()) {
-            block[..2].copy_from_slice(&half::f16::from_f32(0.02).to_le_bytes());
-            if ty == GgmlType::Q4_K {
-                block[..2].copy_from_slice(&half::f16::from_f32(0.001).to_le_bytes());
-                block[2..4].copy_from_slice(&half::f16::from_f32(0.002).to_le_bytes());
-            }
-        }
-        all.push(Storage::Ggml(ty, Bytes::from(data)));
+        all.push(Storage::Ggml(ty, Bytes::from(ggml(ty, rows * len))));
     }
     all
+}
+
+/// Bytes of random blocks.
+fn ggml(ty: GgmlType, len: usize) -> Vec<u8> {
+    let mut data = noise(len, 10);
+    // A block begins with its scale; that of Q4_K has one of its minima too.
+    for block in data.chunks_mut(ty.block_bytes()) {
+        block[..2].copy_from_slice(&half::f16::from_f32(0.02).to_le_bytes());
+        if ty == GgmlType::Q4_K {
+            block[..2].copy_from_slice(&half::f16::from_f32(0.001).to_le_bytes());
+            block[2..4].copy_from_slice(&half::f16::from_f32(0.002).to_le_bytes());
+        }
+    }
+    data
 }
 
 /// One matrix in the forms whose speed matters, by the names of their schemes; `cols` is a multiple of 256.
 pub fn timed(rows: usize, cols: usize) -> Vec<(&'static str, Storage<Bytes>, Activation)> {
     let coded = |packing, grouping| Storage::Int(int(rows, cols, packing, grouping, 0));
-    let blocks = |ty: GgmlType| Storage::Ggml(ty, Bytes::from(vec![1u8; rows * ty.row_bytes(cols).unwrap_or(0)]));
+    let blocks = |ty: GgmlType| Storage::Ggml(ty, Bytes::from(ggml(ty, rows * ty.row_bytes(cols).unwrap_or(0))));
     let nf4 = Nf4Storage {
         codes: Bytes::from(noise((rows * cols).div_ceil(2), 8)),
         block: 64,
@@ -119,7 +124,7 @@ pub fn timed(rows: usize, cols: usize) -> Vec<(&'static str, Storage<Bytes>, Act
     };
     let float = Activation::Float;
     vec![
-        ("f16", Storage::Float(FloatType::F16, Bytes::from(vec![0x11u8; 2 * rows * cols])), float),
+        ("f16", Storage::Float(FloatType::F16, halves(&values(rows * cols, 7))), float),
         ("int8-row", coded(Packing::I8, Grouping::Row), float),
         ("int8-g128", coded(Packing::I8, Grouping::Group(128)), float),
         ("int4-row", coded(Packing::Nibble, Grouping::Row), float),

@@ -21,36 +21,71 @@ pub struct Checked {
     /// The largest difference to the definition in f64, as a share of what it may be; none where bits
     /// are all there is to say.
     pub error: Option<f64>,
+    /// Why there is nothing to compare, where the device failed.
+    pub failure: Option<String>,
 }
 
 impl Checked {
     /// Whether nothing is wrong. An error that is not a number is wrong.
     pub fn passed(&self) -> bool {
-        self.differing.unwrap_or(0) == 0 && self.error.is_none_or(|e| e <= 1.0)
+        self.failure.is_none() && self.differing.unwrap_or(0) == 0 && self.error.is_none_or(|e| e <= 1.0)
+    }
+
+    /// What a device could not run.
+    fn failed(what: String, case: String, failure: String) -> Self {
+        Checked { what, case, numbers: 0, differing: None, error: None, failure: Some(failure) }
     }
 }
 
-/// Every kernel over odd shapes: on a GPU itself, on the CPU its mirror.
-///
-/// # Errors
-/// When a kernel can't be launched.
-pub fn kernels(device: &Device, seed: u64) -> Result<Vec<Checked>> {
+/// Every kernel over odd shapes: on a GPU itself, on the CPU its mirror. A device that fails is not asked again.
+pub fn kernels(device: &Device, seed: u64) -> Vec<Checked> {
     let mut all = Vec::new();
     for case in mirror::cases(seed) {
-        let found = run(device, &case)?;
-        for output in &case.outputs {
-            let bytes = found.get(&output.arg).unwrap_or(&output.mirror);
-            let error = output.error(bytes).map(|e| if e == 0.0 { 0.0 } else { e / output.tolerance });
-            all.push(Checked {
-                what: case.kernel().to_string(),
-                case: case.name.clone(),
-                numbers: output.numbers(bytes).len(),
-                differing: Some(output.differing(bytes)),
-                error,
-            });
+        match run(device, &case) {
+            Ok(found) => all.extend(compared(&case, &found)),
+            Err(e) => {
+                let (failure, usable) = failure(device, &e);
+                all.push(Checked::failed(case.kernel().to_string(), case.name.clone(), failure));
+                if !usable {
+                    break;
+                }
+            }
         }
     }
-    Ok(all)
+    all
+}
+
+/// What a launch left of its buffers, beside what it should have.
+fn compared(case: &mirror::Case, found: &BTreeMap<usize, Vec<u8>>) -> Vec<Checked> {
+    let check = |output: &mirror::Output| {
+        let bytes = found.get(&output.arg).unwrap_or(&output.mirror);
+        Checked {
+            what: case.kernel().to_string(),
+            case: case.name.clone(),
+            numbers: output.numbers(bytes).len(),
+            differing: Some(output.differing(bytes)),
+            error: output.error(bytes).map(|e| if e == 0.0 { 0.0 } else { e / output.tolerance }),
+            failure: None,
+        }
+    };
+    // What a kernel only reads is as it was.
+    let input = |(i, arg): (usize, &mirror::Arg)| match (arg, found.get(&i)) {
+        (mirror::Arg::Buffer(before), Some(after)) if case.outputs.iter().all(|o| o.arg != i) && before != after => {
+            let what = format!("argument {i}, which is only read, was written to");
+            Some(Checked::failed(case.kernel().to_string(), case.name.clone(), what))
+        }
+        _ => None,
+    };
+    case.outputs.iter().map(check).chain(case.args.iter().enumerate().filter_map(input)).collect()
+}
+
+/// An error in one line, and whether the device can still be used: after some it can't.
+fn failure(device: &Device, error: &crate::Error) -> (String, bool) {
+    let line = error.to_string().lines().next().unwrap_or_default().to_string();
+    match device.synchronize() {
+        Ok(()) => (line, true),
+        Err(_) => (format!("{line}; the device can't be used any more, and what follows was left out"), false),
+    }
 }
 
 /// The buffers that a kernel leaves, by argument; none on the CPU.
@@ -70,14 +105,14 @@ mod tests {
 
     #[test]
     fn the_cpu_passes() {
-        let found = kernels(&cpu(), 2).expect("it runs");
+        let found = kernels(&cpu(), 2);
         let failed: Vec<_> = found.iter().filter(|c| !c.passed()).collect();
         assert!(failed.is_empty() && found.len() > 70, "{failed:?}");
     }
 
     #[test]
     fn products_on_the_cpu_pass_and_are_not_all_alike() {
-        let found = products::products(&cpu(), ComputeType::F32, 3).expect("it runs");
+        let found = products::products(&cpu(), ComputeType::F32, 3);
         let failed: Vec<_> = found.iter().filter(|c| !c.passed()).collect();
         assert!(failed.is_empty(), "{failed:?}");
         assert!(found.len() > 100 && found.iter().any(|c| c.error > Some(1e-4)));
@@ -85,10 +120,32 @@ mod tests {
 
     #[test]
     fn what_is_off_fails() {
-        let good = Checked { what: "a".into(), case: "a".into(), numbers: 1, differing: Some(0), error: Some(0.5) };
+        let good = Checked {
+            what: "a".into(),
+            case: "a".into(),
+            numbers: 1,
+            differing: Some(0),
+            error: Some(0.5),
+            failure: None,
+        };
         assert!(good.passed());
         assert!(!Checked { differing: Some(1), ..good.clone() }.passed());
         assert!(!Checked { error: Some(1.5), ..good.clone() }.passed());
         assert!(!Checked { error: Some(f64::NAN), ..good }.passed());
+        assert!(!Checked::failed("a".into(), "a".into(), "no launch".into()).passed());
+    }
+
+    #[test]
+    fn a_buffer_that_is_only_read_must_stay() {
+        let case = mirror::cases(1).into_iter().find(|c| c.kernel() == "add_bias").expect("a case");
+        let read = |(i, arg): (usize, &mirror::Arg)| match arg {
+            mirror::Arg::Buffer(bytes) if case.outputs.iter().all(|o| o.arg != i) => Some((i, bytes.clone())),
+            _ => None,
+        };
+        let mut left: BTreeMap<usize, Vec<u8>> = case.args.iter().enumerate().filter_map(read).collect();
+        assert!(compared(&case, &left).iter().all(Checked::passed));
+        left.first_entry().expect("an input").get_mut()[0] ^= 1;
+        let failed: Vec<_> = compared(&case, &left).into_iter().filter(|c| !c.passed()).collect();
+        assert!(failed.len() == 1 && failed[0].failure.as_ref().is_some_and(|f| f.contains("only read")), "{failed:?}");
     }
 }

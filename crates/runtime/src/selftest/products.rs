@@ -1,7 +1,7 @@
 //! Products of layers in every packed form, as a device runs them.
 
-use super::Checked;
 use super::matrices::{storages, values};
+use super::{Checked, failure};
 use crate::linear::{self, PackedLinear, Project};
 use crate::{ComputeType, Math, Result};
 use candle_core::{DType, Device, Tensor};
@@ -59,11 +59,9 @@ fn tolerance(compute: ComputeType, device: &Device, tokens: usize) -> f64 {
     }
 }
 
-/// Two layers side by side in every form, few tokens and many, with and without 8-bit activations.
-///
-/// # Errors
-/// When an operation can't be run.
-pub fn products(device: &Device, compute: ComputeType, seed: u64) -> Result<Vec<Checked>> {
+/// Two layers side by side in every form, few tokens and many, with and without 8-bit activations. A device that
+/// fails is not asked again.
+pub fn products(device: &Device, compute: ComputeType, seed: u64) -> Vec<Checked> {
     let mut all = Vec::new();
     for (rows, cols) in [(13, 192), (30, 577), (40, 512)] {
         let order = if rows % 10 == 0 { RowOrder::Interleaved { head_dim: 10 } } else { RowOrder::Natural };
@@ -74,15 +72,23 @@ pub fn products(device: &Device, compute: ComputeType, seed: u64) -> Result<Vec<
                 [Activation::Float, Activation::Int8Token, Activation::Int8Tensor, Activation::Int8Static(0.01)]
             {
                 for sequences in [&[1usize][..], &[2, 1], &[5, 3], &[70, 30]] {
-                    let found = one(device, compute, &matrix, activation, sequences, seed)?;
                     let tokens = sequences.iter().sum::<usize>();
                     let case = format!("{form} {activation:?}, {rows} x {cols}, {tokens} tokens");
-                    all.push(Checked { what: form.clone(), case, ..found });
+                    match one(device, compute, &matrix, activation, sequences, seed) {
+                        Ok(found) => all.push(Checked { what: form.clone(), case, ..found }),
+                        Err(e) => {
+                            let (failure, usable) = failure(device, &e);
+                            all.push(Checked::failed(form.clone(), case, failure));
+                            if !usable {
+                                return all;
+                            }
+                        }
+                    }
                 }
             }
         }
     }
-    Ok(all)
+    all
 }
 
 /// What a form is called.
@@ -139,5 +145,12 @@ fn one(
             token += 1;
         }
     }
-    Ok(Checked { what: String::new(), case: String::new(), numbers: out.len(), differing: None, error: Some(worst) })
+    Ok(Checked {
+        what: String::new(),
+        case: String::new(),
+        numbers: out.len(),
+        differing: None,
+        error: Some(worst),
+        failure: None,
+    })
 }

@@ -128,7 +128,8 @@ impl Transformer {
 
     /// Continues sequences that may differ in what they hold and in how many tokens are added:
     /// hidden states after the final norm, `[all new tokens, hidden]`, one sequence after the
-    /// other. A sequence's states don't depend on what else is in the step.
+    /// other. A sequence's states don't depend on what else is in the step, where the model
+    /// [is batch-invariant](Transformer::is_batch_invariant).
     ///
     /// # Errors
     /// [`Error::Token`], [`Error::Empty`] where there are no tokens for a sequence,
@@ -172,11 +173,20 @@ impl Transformer {
         Ok(out)
     }
 
+    /// Whether what a token gets is the same, bit for bit, whatever runs beside it: on a GPU the order of sums, and the
+    /// type of products, depends on the number of tokens.
+    pub fn is_batch_invariant(&self) -> bool {
+        self.device.is_cpu()
+    }
+
     /// Hands the logits `[positions, vocab]` of some positions of the first sequence to `see`, where they lie.
     ///
     /// # Errors
     /// As [`Transformer::logits`]; or the positions lie outside.
     pub fn see_logits<R>(&self, hidden: &Tensor, positions: Range<usize>, see: impl FnOnce(&[f32]) -> R) -> Result<R> {
+        if positions.is_empty() {
+            return Ok(see(&[]));
+        }
         let logits = self.logits(&hidden.get(0)?.narrow(0, positions.start, positions.len())?)?;
         let (storage, layout) = logits.storage_and_layout();
         if let (Storage::Cpu(cpu), Some((start, end))) = (&*storage, layout.contiguous_offsets()) {
