@@ -48,6 +48,7 @@ fn wrong_usage_exits_with_2() {
         (vec!["model", "--scheme", "int8-outlier", "--to", "gguf", "-o", "x.gguf"], "--calibration-text"),
         (vec!["model", "--scheme", "int8-row", "--to", "gguf", "-o", "x.gguf", "--include", "lm_haed"], "lm_haed"),
         (vec!["model", "--scheme", "int8-row", "--to", "gguf", "-o", "x.gguf", "--layout", "what"], "what"),
+        (vec!["model", "--scheme", "int8-row", "--to", "gguf", "-o", "x.gguf", "--verify", "--device", "gpu"], "'gpu'"),
     ] {
         let err = place.fails(2, &args);
         assert!(err.contains(word), "{args:?}: {err}");

@@ -137,6 +137,8 @@ fn faults_have_one_line_and_an_exit_code() {
     refuses(&[&["perplexity", m], &llama[..]].concat(), 1, "needs at least 1024 tokens");
     refuses(&["perplexity", m, "--stride", "0"], 2, "a stride of 0");
     refuses(&["perplexity", m, "--device", "abacus"], 2, "'abacus'");
+    refuses(&["selftest", m, "--device", "cpu"], 2, "models are compared between the CPU and a GPU");
+    refuses(&["selftest", "--tokens", "0", "--device", "cpu"], 2, "tokens");
     refuses(&["perplexity", "no/such/model"], 1, "no/such/model: cannot open");
     refuses(&["sweep", m, "--scheme", "int5-row"], 2, "int5-row");
     refuses(&["compare", "--reference", m, m, "--json", "--csv"], 2, "only one of");

@@ -224,6 +224,7 @@ fn a_bench_of_a_model() {
     refuses(&["--prompts", "513"], 2, "exceed its context of 512");
     refuses(&["--batches", "4,1"], 2, "batches must rise");
     refuses(&["--repeats", "0"], 2, "--repeats must be between 1");
+    refuses(&["--products", "--device", "cpu"], 2, "--products are a GPU's");
 }
 
 #[test]

@@ -171,6 +171,7 @@ fn saved_statistics_are_what_conversion_takes() {
     refuses(&["activations", FIXTURE, "--save", &at("x"), "--html", &at("x")], 2, "two outputs");
     refuses(&["activations", FIXTURE, "--text", "no/such/text"], 1, "no/such/text: cannot read");
     refuses(&["activations", FIXTURE, "--tokens", "0"], 2, "--tokens");
+    refuses(&["activations", FIXTURE, "--device", "gpu"], 2, "unknown device 'gpu'");
 }
 
 #[test]

@@ -81,11 +81,11 @@ pub enum Error {
     #[error("device '{0}': this build has no CUDA; scripts/build-cuda makes one, or use cpu")]
     NoCuda(String),
     /// A GPU that can't be used.
-    #[error("device '{device}' can't be used: {reason}; see what nvidia-smi says, or use cpu")]
+    #[error("device '{device}' can't be used: {reason}, or use cpu")]
     Gpu {
         /// As it was named.
         device: String,
-        /// What the driver says.
+        /// What the driver says, and what can be done.
         reason: String,
     },
     /// What only the CPU does.
@@ -108,3 +108,10 @@ pub enum Error {
 
 /// Result of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+impl Error {
+    /// Whether what was asked for is at fault: a device or type that this build doesn't know.
+    pub fn is_usage(&self) -> bool {
+        matches!(self, Error::UnknownDevice(_) | Error::UnknownType(_) | Error::NoCuda(_))
+    }
+}

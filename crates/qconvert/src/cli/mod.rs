@@ -36,7 +36,9 @@ pub fn main() -> ExitCode {
 }
 
 fn fail(e: &anyhow::Error) -> ExitCode {
-    let usage = matches!(e.downcast_ref::<crate::Error>(), Some(crate::Error::Request(_))) || e.is::<Usage>();
+    let usage = matches!(e.downcast_ref::<crate::Error>(), Some(crate::Error::Request(_)))
+        || e.downcast_ref().is_some_and(runtime::Error::is_usage)
+        || e.is::<Usage>();
     let _ = writeln!(std::io::stderr(), "qconvert: {}", report::error_line(e.as_ref()));
     ExitCode::from(if usage { 2 } else { 1 })
 }

@@ -94,7 +94,8 @@ pub fn run(args: &Args, bars: &Bars) -> Result<String> {
         n => format!(", {} of them by an interrupted run", format::count(n as u64)),
     };
     if written.damaged > 0 {
-        resumed += &format!(", {} of its damaged ones made again", format::count(written.damaged as u64));
+        let again = format::count(written.damaged as u64);
+        resumed += &format!(", {again} made again that an interrupted run had left damaged");
     }
     let speed = format!("{} tokens/s", format::significant(rate, 3));
     let (file, time) = (args.output.display(), format::duration(written.seconds));

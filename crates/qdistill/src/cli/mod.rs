@@ -42,12 +42,11 @@ struct Usage(String);
 /// Whether the request itself makes no sense, whatever the files hold.
 fn is_usage(e: &anyhow::Error) -> bool {
     use qdistill::Error;
-    let device = |e: &runtime::Error| matches!(e, runtime::Error::UnknownDevice(_) | runtime::Error::NoCuda(_));
     match e.downcast_ref() {
         Some(Error::Recipe(_) | Error::Student(_) | Error::Labels(_) | Error::Prompt(_)) => true,
         Some(Error::Toml { .. } | Error::Memory(_)) => true,
-        Some(Error::Runtime(e)) => device(e),
-        _ => e.is::<Usage>() || e.downcast_ref().is_some_and(device),
+        Some(Error::Runtime(e)) => e.is_usage(),
+        _ => e.is::<Usage>() || e.downcast_ref().is_some_and(runtime::Error::is_usage),
     }
 }
 

@@ -2,11 +2,11 @@
 
 use super::args::{EngineArgs, KvArg, OutputArgs};
 use super::output::{self, Findings};
-use super::{Outcome, builtin, sweep};
+use super::{Outcome, Usage, builtin, sweep};
 use crate::Failed;
 use crate::bench::{Bench, Cache, Gpu, Measured, Setting, Time, Work, bench, synthetic};
 use crate::load::Loaded;
-use anyhow::Result;
+use anyhow::{Result, bail};
 use clap::Args;
 use report::chart::{Axis, Line, LinePlot};
 use report::format;
@@ -63,6 +63,11 @@ pub fn run(args: &BenchArgs, progress: &dyn Progress) -> Result<Outcome> {
     let inputs: Vec<&Path> = args.models.iter().map(PathBuf::as_path).collect();
     output::check(&args.output, &inputs)?;
     let compute = args.engine.compute(Some(args.kv.ty()))?;
+    if args.products && compute.device.is_cpu() {
+        bail!(Usage(
+            "--products are a GPU's, and this is the CPU; leave it out, or name a GPU with --device cuda".into()
+        ));
+    }
     let setting = Setting {
         prompts: args.prompts.clone(),
         contexts: args.contexts.clone(),

@@ -2,11 +2,11 @@
 
 use super::args::OutputArgs;
 use super::output::{self, Findings};
-use super::{Outcome, builtin, sweep};
+use super::{Outcome, Usage, builtin, sweep};
 use crate::load::{Compute, Loaded};
 use crate::selftest::{Agreement, Group, SENSITIVE, SelfTest, VERSION, agreement, groups, tolerance};
 use crate::{Bos, Protocol, Style};
-use anyhow::Result;
+use anyhow::{Result, bail};
 use clap::Args;
 use report::ComputeArgs;
 use report::format;
@@ -49,11 +49,19 @@ pub fn run(args: &SelfTestArgs, progress: &dyn Progress) -> Result<Outcome> {
     let schemes = sweep::schemes(&args.scheme)?;
     let compute = Compute::on(&args.compute.place.device, &args.compute.dtype, Math::Exact, None)?;
     let (device, dtype) = (&compute.device, compute.options.compute);
+    if let (true, Some(model)) = (device.is_cpu(), &args.model) {
+        bail!(Usage(format!(
+            "{}: models are compared between the CPU and a GPU, and this is the CPU; leave the model out to test the \
+             mirrors of the kernels, or name a GPU with --device cuda",
+            model.display()
+        )));
+    }
+    let protocol = protocol(args)?;
     let kernels = groups(&selftest::kernels(device, args.seed));
     let products = groups(&selftest::products::products(device, dtype, args.seed));
     // The CPU agrees with itself: that would show nothing.
     let (models, failed) =
-        if device.is_cpu() { Default::default() } else { models(args, &schemes, &compute, progress)? };
+        if device.is_cpu() { Default::default() } else { models(args, &schemes, &compute, &protocol, progress)? };
     let found = SelfTest {
         version: VERSION,
         tool: crate::TOOL.into(),
@@ -67,11 +75,19 @@ pub fn run(args: &SelfTestArgs, progress: &dyn Progress) -> Result<Outcome> {
     output::present(&found, &args.output)
 }
 
+/// What is scored on both devices.
+fn protocol(args: &SelfTestArgs) -> Result<Protocol> {
+    let protocol = Protocol { style: Style::Plain, ctx: 512, stride: None, bos: Bos::Auto, tokens: Some(args.tokens) };
+    protocol.check()?;
+    Ok(protocol)
+}
+
 /// The checkpoint and its artifacts on both devices, and what could not be run.
 fn models(
     args: &SelfTestArgs,
     schemes: &[Scheme],
     compute: &Compute,
+    protocol: &Protocol,
     progress: &dyn Progress,
 ) -> Result<(Vec<Agreement>, Vec<String>)> {
     let work = sweep::Work::new(args.model.as_deref())?;
@@ -79,9 +95,7 @@ fn models(
     let reference = Loaded::open(&work.model, &cpu, None)?;
     let calibration = sweep::Calibration { text: builtin::CALIBRATION.into(), tokens: 2048 };
     let paths = sweep::convert(&reference, schemes, work.folder(), &calibration, progress)?;
-    let protocol = Protocol { style: Style::Plain, ctx: 512, stride: None, bos: Bos::Auto, tokens: Some(args.tokens) };
-    protocol.check()?;
-    let windows = reference.encoder.windows(&builtin::prose(), &protocol)?.windows.windows;
+    let windows = reference.encoder.windows(&builtin::prose(), protocol)?.windows.windows;
     let dtype = compute.options.compute;
     let mut best = None;
     let (mut all, mut failed) = (Vec::with_capacity(1 + paths.len()), Vec::new());
@@ -113,8 +127,10 @@ impl Findings for SelfTest {
             of_groups(&format!("{kernels}, {}", self.device), &self.kernels)?,
             of_groups(&format!("Products of layers, {}", self.device), &self.products)?,
         ];
-        if !self.models.is_empty() {
+        if !(self.models.is_empty() && self.failed.is_empty()) {
             tables.push(of_models(self)?);
+        } else if let Some(last) = tables.last_mut() {
+            last.note("No GPU was tested, and so no model compared: the device is the CPU.");
         }
         if let Some(last) = tables.last_mut() {
             last.note(

@@ -48,6 +48,9 @@ struct Model {
 /// Milliseconds that a step takes at most: eleven days. Sums over a trace stay finite.
 const MOST_MS: f64 = 1e9;
 
+/// Milliseconds that it takes at least.
+const LEAST_MS: f64 = 1e-6;
+
 impl StepCosts {
     /// Checks that batches rise and all times are possible.
     ///
@@ -56,8 +59,8 @@ impl StepCosts {
     pub fn check(&self) -> Result<()> {
         let wrong = |what: &str| Err(Error::Text(format!("step costs: {what}")));
         let is_time = |ms: f64| (0.0..=MOST_MS).contains(&ms);
-        if self.decode.is_empty() || self.decode.iter().any(|d| d.batch == 0 || !is_time(d.ms) || d.ms == 0.0) {
-            return wrong("decode needs at least one batch of 1 or more with milliseconds above 0, up to 1e9");
+        if self.decode.is_empty() || self.decode.iter().any(|d| d.batch == 0 || !is_time(d.ms) || d.ms < LEAST_MS) {
+            return wrong("decode needs at least one batch of 1 or more with milliseconds between 1e-6 and 1e9");
         }
         if self.decode.windows(2).any(|pair| pair[0].batch >= pair[1].batch) {
             return wrong("the batches of decode must rise");
@@ -113,7 +116,7 @@ impl Cost {
             Cost::Measured(costs) => {
                 let ms = costs.decode_ms(decoding) + costs.prompt_ms_per_token * prompt as f64;
                 // What was extrapolated may not run backwards, nor stand still.
-                ms.max(1e-6) / 1e3
+                ms.max(LEAST_MS) / 1e3
             }
         }
     }

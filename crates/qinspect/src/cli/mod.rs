@@ -60,5 +60,6 @@ fn fail(e: &anyhow::Error) -> ExitCode {
         Some(Error::Score(e)) => matches!(e, qeval::Error::Protocol(_)),
         _ => false,
     };
+    let request = request || matches!(e.downcast_ref(), Some(qeval::Error::Protocol(_)));
     ExitCode::from(if request || e.is::<Usage>() { 2 } else { 1 })
 }

@@ -1,5 +1,6 @@
 //! Opening a device, its memory, launches: the one place that hands pointers to a GPU.
 
+use super::driver;
 use crate::ComputeType;
 use crate::gpu::launch::{Launch, Module};
 use candle_core::backend::BackendStorage;
@@ -24,9 +25,20 @@ pub fn open(ordinal: usize) -> std::result::Result<Device, String> {
     if let Some((_, device)) = open.iter().find(|(n, _)| *n == ordinal) {
         return Ok(device.clone());
     }
-    let device = prepare(ordinal).map_err(|e| e.to_string().lines().next().unwrap_or_default().to_string())?;
+    driver::probe(ordinal)?;
+    let device = prepare(ordinal).map_err(|e| reason(&e))?;
     open.push((ordinal, device.clone()));
     Ok(device)
+}
+
+/// An error in one line, with the way out that fits.
+fn reason(error: &Error) -> String {
+    let line = error.to_string().lines().next().unwrap_or_default().to_string();
+    let way_out = match ["Cublas", "Curand"].into_iter().find(|library| line.contains(library)) {
+        Some(library) => format!("put the folder of CUDA's lib{} into LD_LIBRARY_PATH", library.to_lowercase()),
+        None => "see what nvidia-smi says".into(),
+    };
+    format!("{line}; {way_out}")
 }
 
 fn prepare(ordinal: usize) -> Result<Device> {

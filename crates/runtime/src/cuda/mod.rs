@@ -4,6 +4,7 @@
 //! What is launched is planned in [`crate::gpu`], which knows no device.
 
 mod case;
+mod driver;
 mod inputs;
 mod launch;
 mod measure;
