@@ -24,7 +24,7 @@ pub(super) fn probe(ordinal: usize) -> Result<(), String> {
     }
     match usize::try_from(count) {
         Ok(count) if ordinal < count => Ok(()),
-        _ => Err(format!("the driver has GPUs up to number {}; see what nvidia-smi -L lists", i64::from(count) - 1)),
+        _ => Err(format!("the driver sees {count} GPUs, counted from 0; see what nvidia-smi -L lists")),
     }
 }
 
@@ -36,5 +36,5 @@ fn text(code: c_int) -> String {
         let known = cuGetErrorString(code, &raw mut words) == 0 && !words.is_null();
         known.then(|| CStr::from_ptr(words).to_string_lossy())
     };
-    words.map_or_else(String::new, |words| format!(" ({words})"))
+    words.map_or_else(String::new, |words| format!(" ({})", words.lines().next().unwrap_or_default()))
 }
