@@ -158,11 +158,16 @@ impl<'a> Plan<'a> {
         let mut hashers = vec![blake3::Hasher::new(); self.columns.len()];
         self.teacher.predict(self.windows.tokens_of(window), (CHUNK / vocab).max(1), |first, logits| {
             let first = begin + first;
-            let rows = logits.par_chunks_exact(vocab).enumerate().map_init(Scratch::default, |scratch, (i, row)| {
-                maker.make(row, first + i, scratch).ok_or(first + i - begin)
-            });
-            let rows: Result<Vec<_>, usize> = rows.collect();
-            let rows = rows.map_err(|position| self.not_finite(window, position))?;
+            let rows = logits
+                .par_chunks_exact(vocab)
+                .enumerate()
+                .map_init(Scratch::default, |scratch, (i, row)| maker.make(row, first + i, scratch));
+            // The first that has none is named, whichever thread was first.
+            let rows: Vec<Option<_>> = rows.collect();
+            let rows = rows.into_iter().enumerate();
+            let rows: Result<Vec<_>> =
+                rows.map(|(i, row)| row.ok_or_else(|| self.not_finite(window, first + i - begin))).collect();
+            let rows = rows?;
             for (column, (spec, offset)) in self.columns.iter().zip(&self.file.offsets()[FIXED..]).enumerate() {
                 let part: Vec<u8> = rows.iter().flat_map(|row| &row[column]).copied().collect();
                 hashers[column].update_rayon(&part);
