@@ -6,7 +6,7 @@ use crate::model::Continuation;
 use crate::verdict::DESTROYED_RATIO;
 use crate::{Packed, Result, Window, score};
 use runtime::selftest::Checked;
-use runtime::{ComputeType, KvType};
+use runtime::{ComputeType, FEW_TOKENS, KvType};
 use schemes::Scheme;
 use serde::Serialize;
 use store::Progress;
@@ -139,9 +139,6 @@ pub fn tolerance(compute: ComputeType) -> f64 {
     }
 }
 
-/// Tokens of a prompt at a time: of no more the products are f32 on a GPU, whatever is asked for.
-const FEW: usize = 8;
-
 /// How far logits of single tokens may be apart, as a share of the largest: all products are f32,
 /// and a rounding of a cached value may fall the other way.
 fn decode_tolerance(kv: KvType) -> f64 {
@@ -194,7 +191,8 @@ fn difference(a: &Packed, b: &Packed, tokens: &[u32], kv: KvType) -> Result<f64>
     let (prompt, single) = tokens.split_at(tokens.len().saturating_sub(STEPS));
     let mut sessions = [a.session_of(kv, tokens.len())?, b.session_of(kv, tokens.len())?];
     for session in &mut sessions {
-        for part in prompt.chunks(FEW) {
+        // Of no more at a time the products are f32 on a GPU, whatever is asked for.
+        for part in prompt.chunks(FEW_TOKENS) {
             session.extend(part, 0)?;
         }
     }

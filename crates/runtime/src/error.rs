@@ -115,3 +115,8 @@ impl Error {
         matches!(self, Error::UnknownDevice(_) | Error::UnknownType(_) | Error::NoCuda(_))
     }
 }
+
+/// An error's first line: a driver's and a library's have more.
+pub(crate) fn line(error: &dyn std::error::Error) -> String {
+    error.to_string().lines().next().unwrap_or_default().to_string()
+}

@@ -28,6 +28,7 @@ pub use device::{ComputeType, Options, cpu, device, device_name, place};
 pub use engine::{Batching, Engine, Policy, Request, RequestId, Step};
 pub use error::{Error, Result};
 pub use exp::exp;
+pub use gpu::product::FEW as FEW_TOKENS;
 pub use linear::rounding::Math;
 pub use sample::{Sampler, Sampling, generate};
 pub use transformer::{Feed, Observer, Transformer};

@@ -95,7 +95,7 @@ pub fn run(args: &Args, bars: &Bars) -> Result<String> {
     };
     if written.damaged > 0 {
         let again = format::count(written.damaged as u64);
-        resumed += &format!(", {again} made again that an interrupted run had left damaged");
+        resumed += &format!(", {again} made again from the first that an interrupted run left damaged");
     }
     let speed = format!("{} tokens/s", format::significant(rate, 3));
     let (file, time) = (args.output.display(), format::duration(written.seconds));

@@ -121,18 +121,19 @@ impl Findings for SelfTest {
     }
 
     fn tables(&self, _verbose: bool) -> Result<Vec<Table>> {
-        let kernels =
-            if self.models.is_empty() && self.failed.is_empty() { "Mirrors of the kernels" } else { "Kernels" };
+        let on_cpu = self.models.is_empty() && self.failed.is_empty();
+        let kernels = if on_cpu { "Mirrors of the kernels" } else { "Kernels" };
         let mut tables = vec![
             of_groups(&format!("{kernels}, {}", self.device), &self.kernels)?,
             of_groups(&format!("Products of layers, {}", self.device), &self.products)?,
         ];
-        if !(self.models.is_empty() && self.failed.is_empty()) {
+        if !on_cpu {
             tables.push(of_models(self)?);
-        } else if let Some(last) = tables.last_mut() {
-            last.note("No GPU was tested, and so no model compared: the device is the CPU.");
         }
         if let Some(last) = tables.last_mut() {
+            if on_cpu {
+                last.note("No GPU was tested, and so no model compared: the device is the CPU.");
+            }
             last.note(
                 "Error: the largest difference to the definition in f64, as a share of what it may be. Bits: numbers \
                  that are not, bit for bit, what the kernel's mirror on the CPU gives.",

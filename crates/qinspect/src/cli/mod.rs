@@ -55,11 +55,11 @@ fn print(text: &str) -> ExitCode {
 fn fail(e: &anyhow::Error) -> ExitCode {
     // There is nowhere else to report that standard error is closed.
     let _ = writeln!(io::stderr(), "qinspect: {}", report::error_line(e.as_ref()));
+    let protocol = |e: &qeval::Error| matches!(e, qeval::Error::Protocol(_));
     let request = match e.downcast_ref::<Error>() {
         Some(Error::Request(_)) => true,
-        Some(Error::Score(e)) => matches!(e, qeval::Error::Protocol(_)),
-        _ => false,
+        Some(Error::Score(e)) => protocol(e),
+        _ => e.downcast_ref().is_some_and(protocol),
     };
-    let request = request || matches!(e.downcast_ref(), Some(qeval::Error::Protocol(_)));
     ExitCode::from(if request || e.is::<Usage>() { 2 } else { 1 })
 }

@@ -33,7 +33,7 @@ pub fn open(ordinal: usize) -> std::result::Result<Device, String> {
 
 /// An error in one line, with the way out that fits.
 fn reason(error: &Error) -> String {
-    let line = error.to_string().lines().next().unwrap_or_default().to_string();
+    let line = crate::error::line(error);
     let way_out = match ["Cublas", "Curand"].into_iter().find(|library| line.contains(library)) {
         Some(library) => format!("put the folder of CUDA's lib{} into LD_LIBRARY_PATH", library.to_lowercase()),
         None => "see what nvidia-smi says".into(),

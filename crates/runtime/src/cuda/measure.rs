@@ -6,8 +6,9 @@ use crate::linear::{PackedLinear, Project};
 use crate::measure::{Ceilings, Timed};
 use crate::selftest::matrices;
 use crate::{ComputeType, Math};
+use candle_core::cuda::{CudaDType, cudarc::driver::DeviceRepr};
 use candle_core::quantized::{GgmlDType, QMatMul, QTensor};
-use candle_core::{DType, Device, Module, Result, Tensor};
+use candle_core::{DType, Device, Module, Result, Tensor, WithDType};
 use half::{bf16, f16};
 use schemes::{GgmlType, Matrix, RowOrder};
 use std::sync::Arc;
@@ -32,28 +33,27 @@ pub fn ceilings(device: &Device, compute: ComputeType) -> Result<Ceilings> {
     let (from, mut to) = (cuda.alloc_zeros::<u8>(COPIED)?, cuda.alloc_zeros::<u8>(COPIED)?);
     let copy = time(device, || cuda.memcpy_dtod(&from, &mut to))?;
     drop((from, to));
-    let (a, b, out) = (noise(device, compute)?, noise(device, compute)?, room::<f32>(cuda, SQUARE * SQUARE)?);
-    let gemm = square(address(&a, compute)?, address(&b, compute)?, pointer(&out));
+    let ((_a, a), (_b, b)) = (noise(device, compute)?, noise(device, compute)?);
+    let out = room::<f32>(cuda, SQUARE * SQUARE)?;
+    let gemm = square(a, b, pointer(&out));
     let product = time(device, || gemm.run(cuda, compute))?;
     Ok(Ceilings { copied_bytes_per_s: 2.0 * COPIED as f64 / copy, flop_per_s: 2.0 * (SQUARE as f64).powi(3) / product })
 }
 
-/// A square matrix of random numbers: a GPU that multiplies zeros draws less power, and clocks higher.
-fn noise(device: &Device, compute: ComputeType) -> Result<Tensor> {
-    let dtype = match compute {
-        ComputeType::F32 => DType::F32,
-        ComputeType::F16 => DType::F16,
-        ComputeType::BF16 => DType::BF16,
-    };
-    Tensor::rand(-1f32, 1f32, (SQUARE, SQUARE), device)?.to_dtype(dtype)
+/// A square matrix of random numbers, and where it lies: a GPU that multiplies zeros draws less power, and clocks higher.
+fn noise(device: &Device, compute: ComputeType) -> Result<(Tensor, Arg)> {
+    let values = Tensor::rand(-1f32, 1f32, (SQUARE, SQUARE), device)?;
+    match compute {
+        ComputeType::F32 => held::<f32>(&values),
+        ComputeType::F16 => held::<f16>(&values),
+        ComputeType::BF16 => held::<bf16>(&values),
+    }
 }
 
-fn address(tensor: &Tensor, compute: ComputeType) -> Result<Arg> {
-    match compute {
-        ComputeType::F32 => resident::<f32>(tensor),
-        ComputeType::F16 => resident::<f16>(tensor),
-        ComputeType::BF16 => resident::<bf16>(tensor),
-    }
+fn held<T: CudaDType + DeviceRepr + WithDType>(values: &Tensor) -> Result<(Tensor, Arg)> {
+    let values = values.to_dtype(T::DTYPE)?;
+    let at = resident::<T>(&values)?;
+    Ok((values, at))
 }
 
 fn square(weights: Arg, x: Arg, out: Arg) -> Gemm {

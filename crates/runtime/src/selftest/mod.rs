@@ -6,6 +6,7 @@ pub mod products;
 use crate::{Result, mirror};
 use candle_core::Device;
 use std::collections::BTreeMap;
+use std::ops::ControlFlow;
 
 /// One comparison.
 #[derive(Debug, Clone, PartialEq)]
@@ -41,15 +42,9 @@ impl Checked {
 pub fn kernels(device: &Device, seed: u64) -> Vec<Checked> {
     let mut all = Vec::new();
     for case in mirror::cases(seed) {
-        match run(device, &case) {
-            Ok(found) => all.extend(compared(&case, &found)),
-            Err(e) => {
-                let (failure, usable) = failure(device, &e);
-                all.push(Checked::failed(case.kernel().to_string(), case.name.clone(), failure));
-                if !usable {
-                    break;
-                }
-            }
+        let found = run(device, &case).map(|found| compared(&case, &found));
+        if add(&mut all, device, case.kernel(), &case.name, found).is_break() {
+            break;
         }
     }
     all
@@ -79,13 +74,31 @@ fn compared(case: &mirror::Case, found: &BTreeMap<usize, Vec<u8>>) -> Vec<Checke
     case.outputs.iter().map(check).chain(case.args.iter().enumerate().filter_map(input)).collect()
 }
 
-/// An error in one line, and whether the device can still be used: after some it can't.
-fn failure(device: &Device, error: &crate::Error) -> (String, bool) {
-    let line = error.to_string().lines().next().unwrap_or_default().to_string();
-    match device.synchronize() {
-        Ok(()) => (line, true),
-        Err(_) => (format!("{line}; the device can't be used any more, and what follows was left out"), false),
-    }
+/// Adds what was compared, or why it could not be; breaks off where the device can't be used any more, as after some
+/// errors.
+fn add(
+    all: &mut Vec<Checked>,
+    device: &Device,
+    what: &str,
+    case: &str,
+    found: Result<Vec<Checked>>,
+) -> ControlFlow<()> {
+    let error = match found {
+        Ok(found) => {
+            all.extend(found);
+            return ControlFlow::Continue(());
+        }
+        Err(e) => crate::error::line(&e),
+    };
+    let (failure, flow) = match device.synchronize() {
+        Ok(()) => (error, ControlFlow::Continue(())),
+        Err(_) => (
+            format!("{error}; the device can't be used any more, and what follows was left out"),
+            ControlFlow::Break(()),
+        ),
+    };
+    all.push(Checked::failed(what.into(), case.into(), failure));
+    flow
 }
 
 /// The buffers that a kernel leaves, by argument; none on the CPU.

@@ -1,7 +1,7 @@
 //! Products of layers in every packed form, as a device runs them.
 
 use super::matrices::{storages, values};
-use super::{Checked, failure};
+use super::{Checked, add};
 use crate::linear::{self, PackedLinear, Project};
 use crate::{ComputeType, Math, Result};
 use candle_core::{DType, Device, Tensor};
@@ -74,15 +74,10 @@ pub fn products(device: &Device, compute: ComputeType, seed: u64) -> Vec<Checked
                 for sequences in [&[1usize][..], &[2, 1], &[5, 3], &[70, 30]] {
                     let tokens = sequences.iter().sum::<usize>();
                     let case = format!("{form} {activation:?}, {rows} x {cols}, {tokens} tokens");
-                    match one(device, compute, &matrix, activation, sequences, seed) {
-                        Ok(found) => all.push(Checked { what: form.clone(), case, ..found }),
-                        Err(e) => {
-                            let (failure, usable) = failure(device, &e);
-                            all.push(Checked::failed(form.clone(), case, failure));
-                            if !usable {
-                                return all;
-                            }
-                        }
+                    let found = one(device, compute, &matrix, activation, sequences, seed);
+                    let found = found.map(|found| vec![Checked { what: form.clone(), case: case.clone(), ..found }]);
+                    if add(&mut all, device, &form, &case, found).is_break() {
+                        return all;
                     }
                 }
             }

@@ -116,6 +116,7 @@ mod tests {
         let paths: Vec<(PathBuf, bool)> = live().iter().filter(under).map(|(p, stays)| (p.clone(), *stays)).collect();
         assert_eq!(paths, [(file, false), (folder, false), (kept, true)]);
     }
+
     #[test]
     fn a_folder_goes_while_it_is_written_to() {
         let dir = tempfile::tempdir().expect("temp dir");
