@@ -71,7 +71,7 @@ impl Output {
             }
         }
         let parameters = student.parameters();
-        let entries: Vec<Entry<'_>> = parameters.iter().map(|p| Entry::var(&p.name, &p.var)).collect();
+        let entries: Vec<Entry<'_>> = parameters.iter().map(|p| Entry::tensor(p.name.clone(), &p.var)).collect();
         weights::write(&file, self.float, &entries, &self.metadata)
     }
 

@@ -2,10 +2,10 @@
 
 use crate::error::{Error, Result};
 use crate::model::{Dropout, EMBEDDING, Parameter, Student};
-use crate::ops::{self, HeadGradient, Losses, Objective, Real, SoftRow, Target};
+use crate::ops::{self, Form, HeadGradient, Losses, Objective, SoftRow, Target, sums};
 use crate::soft::Soft;
+use candle_core::Tensor;
 use candle_core::backprop::GradStore;
-use rayon::prelude::*;
 
 /// What is learned from: a window of text, and what the teacher says to each of its tokens but the last.
 #[derive(Debug, Clone, PartialEq)]
@@ -39,28 +39,36 @@ impl Window {
     }
 }
 
-/// The gradients of all trained parameters, in their order. They are made once and used for all steps.
+/// The gradients of all trained parameters, in their order, on the student's device. They are made once and used for
+/// all steps.
 #[derive(Debug)]
-pub struct Gradients<T = f32> {
+pub struct Gradients {
+    form: Form,
     parameters: Vec<Parameter>,
-    values: Vec<Vec<T>>,
+    values: Vec<Tensor>,
 }
 
-impl<T: Real> Gradients<T> {
+impl Gradients {
     /// Zeros.
-    pub fn new(student: &Student) -> Self {
+    ///
+    /// # Errors
+    /// A device without room for them.
+    pub fn new(student: &Student) -> Result<Self> {
         let parameters: Vec<Parameter> = student.parameters().into_iter().filter(|p| p.trained).collect();
-        let values = parameters.iter().map(|p| vec![T::zero(); p.var.elem_count()]).collect();
-        Self { parameters, values }
+        let values = parameters.iter().map(|p| p.var.zeros_like()).collect::<candle_core::Result<_>>()?;
+        Ok(Self { form: student.form(), parameters, values })
     }
 
-    /// The same value everywhere; zero before a step.
-    pub fn fill(&mut self, value: T) {
-        self.values.par_iter_mut().for_each(|values| values.fill(value));
+    /// Zeros again, before a step.
+    ///
+    /// # Errors
+    /// A device that fails.
+    pub fn clear(&mut self) -> Result<()> {
+        Ok(self.values.iter_mut().try_for_each(|values| sums::clear(self.form, values))?)
     }
 
     /// The values of each trained parameter.
-    pub fn values(&self) -> &[Vec<T>] {
+    pub fn values(&self) -> &[Tensor] {
         &self.values
     }
 
@@ -69,7 +77,17 @@ impl<T: Real> Gradients<T> {
         &self.parameters
     }
 
-    fn of(&mut self, name: &str) -> Option<&mut [T]> {
+    /// How they are computed.
+    pub fn form(&self) -> Form {
+        self.form
+    }
+
+    #[cfg(test)]
+    pub(crate) fn set(&mut self, values: impl Fn(&candle_core::Shape) -> Tensor) {
+        self.values.iter_mut().for_each(|v| *v = values(v.shape()));
+    }
+
+    fn of(&mut self, name: &str) -> Option<&mut Tensor> {
         let at = self.parameters.iter().position(|p| p.name == name)?;
         Some(&mut self.values[at])
     }
@@ -78,7 +96,7 @@ impl<T: Real> Gradients<T> {
     fn add(&mut self, store: &GradStore, outside: [&str; 2]) -> Result<()> {
         for (parameter, values) in self.parameters.iter().zip(&mut self.values) {
             match store.get(parameter.var.as_tensor()) {
-                Some(gradient) => ops::with_values(&gradient.contiguous()?, |gradient| add(values, gradient))?,
+                Some(gradient) => sums::add(self.form, values, gradient)?,
                 None if outside.contains(&parameter.name.as_str()) => {}
                 None => return Err(Error::NoGradient(parameter.name.clone())),
             }
@@ -86,44 +104,32 @@ impl<T: Real> Gradients<T> {
         Ok(())
     }
 
-    /// The euclidean norm over everything, summed in an order that doesn't depend on the threads.
-    pub fn norm(&self) -> f64 {
-        let parts: Vec<f64> = self.values.par_iter().flat_map(|v| v.par_chunks(1 << 14)).map(squares).collect();
-        parts.iter().sum::<f64>().sqrt()
+    /// The euclidean norm over everything.
+    ///
+    /// # Errors
+    /// A device that fails.
+    pub fn norm(&self) -> Result<f64> {
+        Ok(sums::squares(self.form, &self.values)?.sqrt())
     }
 
     /// Multiplies everything.
-    pub fn scale(&mut self, by: f64) {
-        let by = T::from_f64(by);
-        let chunks = self.values.par_iter_mut().flat_map(|v| v.par_chunks_mut(1 << 14));
-        chunks.for_each(|chunk| chunk.iter_mut().for_each(|g| *g *= by));
+    ///
+    /// # Errors
+    /// A device that fails.
+    pub fn scale(&mut self, by: f64) -> Result<()> {
+        Ok(self.values.iter_mut().try_for_each(|values| sums::scale(self.form, values, by))?)
     }
-}
-
-fn add<T: Real>(sum: &mut [T], values: &[T]) {
-    sum.iter_mut().zip(values).for_each(|(sum, &v)| *sum += v);
-}
-
-fn squares<T: Real>(values: &[T]) -> f64 {
-    let mut lanes = [0f64; 8];
-    for chunk in values.chunks(8) {
-        for (lane, v) in lanes.iter_mut().zip(chunk) {
-            let v = v.to_f64();
-            *lane += v * v;
-        }
-    }
-    lanes.iter().sum()
 }
 
 /// The losses of some windows; with `gradient` (and its scale) the objective's gradient is added there.
 ///
 /// Windows may differ in length: shorter ones are padded at the end, where nothing sees it and nothing counts.
-pub fn losses<T: Real>(
+pub fn losses(
     student: &Student,
     windows: &[Window],
     objective: &Objective,
     dropout: Option<&mut Dropout>,
-    gradient: Option<(&mut Gradients<T>, f64)>,
+    gradient: Option<(&mut Gradients, f64)>,
 ) -> Result<Losses> {
     let tokens = windows.iter().map(Window::predictions).max().unwrap_or(0);
     if tokens == 0 {
@@ -137,22 +143,18 @@ pub fn losses<T: Real>(
         windows.iter().flat_map(|w| (0..tokens).map(|i| w.target(i, vocabulary))).collect();
     let pass = student.hidden(&ids, tokens, dropout)?;
     let hidden = pass.hidden.detach();
+    let (form, head) = (student.form(), student.head());
     let Some((gradients, scale)) = gradient else {
-        return Ok(ops::head_loss::<T>(&hidden, &student.head(), &targets, objective, None)?.0);
+        return Ok(ops::head_loss(form, &hidden, &head, &targets, objective, None)?.0);
     };
     let into = HeadGradient { scale, head: gradients.of(student.head_name()) };
-    let (losses, d_hidden) = ops::head_loss(&hidden, &student.head(), &targets, objective, Some(into))?;
+    let (losses, d_hidden) = ops::head_loss(form, &hidden, &head, &targets, objective, Some(into))?;
     let Some(d_hidden) = d_hidden else { return Err(Error::NoGradient("the hidden states".into())) };
     let store = (&pass.hidden * &d_hidden)?.sum_all()?.backward()?;
     gradients.add(&store, [EMBEDDING, student.head_name()])?;
     if let Some(embedding) = gradients.of(EMBEDDING) {
         let embedded = store.get(&pass.embedded).ok_or_else(|| Error::NoGradient(EMBEDDING.into()))?;
-        let width = student.shape().hidden;
-        ops::with_values(&embedded.contiguous()?, |rows: &[T]| {
-            for (row, &id) in rows.chunks_exact(width).zip(&ids) {
-                add(&mut embedding[id as usize * width..][..width], row);
-            }
-        })?;
+        sums::add_rows(form, embedding, &ids, embedded)?;
     }
     Ok(losses)
 }
@@ -186,15 +188,15 @@ mod tests {
     fn every_variable_gets_a_gradient() {
         for shape in shapes() {
             let student = Student::new(&shape, 300, DType::F32, 3).expect("a valid shape");
-            let mut gradients = Gradients::new(&student);
+            let mut gradients = Gradients::new(&student).expect("gradients");
             losses(&student, &windows(), &OBJECTIVE, None, Some((&mut gradients, 1.0))).expect("a loss");
             assert_eq!(gradients.parameters().len(), student.parameters().len());
             for (parameter, values) in gradients.parameters().iter().zip(gradients.values()) {
                 // A constant added to all keys changes no attention: k's bias has no gradient but rounding's.
-                assert!(values.iter().any(|g: &f32| *g != 0.0), "{} is never moved", parameter.name);
+                assert!(testing::flat(values).iter().any(|g| *g != 0.0), "{} is never moved", parameter.name);
             }
             let frozen = student.with_frozen_embeddings();
-            let mut rest = Gradients::<f32>::new(&frozen);
+            let mut rest = Gradients::new(&frozen).expect("gradients");
             losses(&frozen, &windows(), &OBJECTIVE, None, Some((&mut rest, 1.0))).expect("a loss");
             let names: Vec<&str> = rest.parameters().iter().map(|p| p.name.as_str()).collect();
             assert!(!names.contains(&EMBEDDING) && !names.contains(&"lm_head.weight"));
@@ -204,14 +206,14 @@ mod tests {
 
     #[test]
     fn gradients_match_finite_differences() {
-        for shape in shapes() {
-            let student = Student::new(&shape, 300, DType::F64, 4).expect("a valid shape");
-            let value =
-                || losses::<f64>(&student, &windows(), &OBJECTIVE, None, None).expect("a loss").mean(&OBJECTIVE);
-            let mut gradients = Gradients::<f64>::new(&student);
+        for (shape, form) in shapes().into_iter().flat_map(|s| [(s.clone(), Form::Fused), (s, Form::Composed)]) {
+            let student = Student::new(&shape, 300, DType::F64, 4).expect("a valid shape").in_form(form);
+            let value = || losses(&student, &windows(), &OBJECTIVE, None, None).expect("a loss").mean(&OBJECTIVE);
+            let mut gradients = Gradients::new(&student).expect("gradients");
             losses(&student, &windows(), &OBJECTIVE, None, Some((&mut gradients, 1.0 / 9.0))).expect("a loss");
             for (parameter, grad) in gradients.parameters().iter().zip(gradients.values()) {
-                let weights: Vec<f64> = parameter.var.flatten_all().and_then(|t| t.to_vec1()).expect("f64");
+                let flat = |t: &Tensor| t.flatten_all().and_then(|t| t.to_vec1::<f64>()).expect("f64");
+                let (weights, grad) = (flat(&parameter.var), flat(grad));
                 let set = |at: usize, by: f64| {
                     let mut moved = weights.clone();
                     moved[at] += by;
@@ -234,7 +236,7 @@ mod tests {
     fn windows_of_unlike_length_don_t_see_each_other() {
         let student = testing::student(5);
         let all = windows();
-        let mean = |windows: &[Window]| losses::<f32>(&student, windows, &OBJECTIVE, None, None).expect("a loss");
+        let mean = |windows: &[Window]| losses(&student, windows, &OBJECTIVE, None, None).expect("a loss");
         let (both, first, second) = (mean(&all), mean(&all[..1]), mean(&all[1..]));
         assert_eq!(both.predictions, 9);
         assert!(
@@ -245,27 +247,39 @@ mod tests {
     #[test]
     fn parts_add_up_to_the_whole() {
         let student = testing::student(6);
-        let (mut whole, mut parts) = (Gradients::<f32>::new(&student), Gradients::<f32>::new(&student));
+        let new = || Gradients::new(&student).expect("gradients");
+        let (mut whole, mut parts) = (new(), new());
         let all = windows();
         losses(&student, &all, &OBJECTIVE, None, Some((&mut whole, 0.25))).expect("a loss");
         for window in all.chunks(1) {
             losses(&student, window, &OBJECTIVE, None, Some((&mut parts, 0.25))).expect("a loss");
         }
-        for (a, b) in whole.values().iter().flatten().zip(parts.values().iter().flatten()) {
+        let flat = |of: &Gradients| of.values().iter().flat_map(testing::flat).collect::<Vec<_>>();
+        for (a, b) in flat(&whole).iter().zip(flat(&parts)) {
             assert!((a - b).abs() < 1e-6, "{a} {b}");
         }
-        parts.fill(0.0);
-        assert_eq!(parts.norm(), 0.0);
+        parts.clear().expect("cleared");
+        assert_eq!(parts.norm().expect("a norm"), 0.0);
     }
 
     #[test]
     fn the_norm_is_over_everything() {
-        let mut gradients = Gradients::<f32>::new(&testing::student(0));
-        gradients.values[0][0] = 3.0;
-        gradients.values[1][2] = 4.0;
-        assert!((gradients.norm() - 5.0).abs() < 1e-12);
-        gradients.scale(0.2);
-        assert!((gradients.norm() - 1.0).abs() < 1e-6);
-        assert!((gradients.values[0][0] / gradients.values[1][2] - 0.75).abs() < 1e-6);
+        for form in [Form::Fused, Form::Composed] {
+            let mut gradients = Gradients::new(&testing::student(0).in_form(form)).expect("gradients");
+            let mut set = |at: usize, place: usize, value: f32| {
+                let mut values = testing::flat(&gradients.values[at]);
+                values[place] = value;
+                let shape = gradients.values[at].shape().clone();
+                gradients.values[at] = Tensor::from_vec(values, shape, &Device::Cpu).expect("same shape");
+            };
+            set(0, 0, 3.0);
+            set(1, 2, 4.0);
+            let norm = |of: &Gradients| of.norm().expect("a norm");
+            assert!((norm(&gradients) - 5.0).abs() < 1e-6);
+            gradients.scale(0.2).expect("scaled");
+            assert!((norm(&gradients) - 1.0).abs() < 1e-6);
+            let at = |i: usize, j: usize| testing::flat(&gradients.values[i])[j];
+            assert!((at(0, 0) / at(1, 2) - 0.75).abs() < 1e-6);
+        }
     }
 }

@@ -1,25 +1,27 @@
-//! What fits into this machine's memory: the system ends a program that asks for more, without a word.
+//! What fits into memory: a system ends a program that asks for more than it has, without a word.
 
 use crate::{Error, Result};
-use runtime::memory::available;
+use candle_core::Device;
+use runtime::memory::available_on;
 
 /// The way out where the model takes too much.
 pub(crate) const SMALLER: &str = "make the model smaller";
 
-/// Refuses `bytes` (none where they overflow) for `what` where the machine doesn't have as many available, and tells
-/// the `way_out`.
+/// Refuses `bytes` (none where they overflow) for `what` where the device doesn't have as many available, and tells the
+/// `way_out`.
 ///
 /// # Errors
 /// [`Error::Memory`].
-pub(crate) fn check(what: &str, bytes: Option<u64>, way_out: &str) -> Result<()> {
-    let available = available().unwrap_or(isize::MAX as u64);
+pub(crate) fn check(device: &Device, what: &str, bytes: Option<u64>, way_out: &str) -> Result<()> {
+    let available = available_on(device).unwrap_or(isize::MAX as u64);
     if bytes.is_some_and(|bytes| bytes <= available) {
         return Ok(());
     }
     let gib = |bytes: u64| format!("{:.1} GiB", bytes as f64 / f64::from(1 << 30));
     let need = bytes.map_or("more than 16 EiB".into(), gib);
     let has = gib(available);
-    Err(Error::Memory(format!("{what} would take {need}, and this machine has {has} available; {way_out}")))
+    let place = if device.is_cpu() { "this machine" } else { "the GPU" };
+    Err(Error::Memory(format!("{what} would take {need}, and {place} has {has} available; {way_out}")))
 }
 
 #[cfg(test)]
@@ -28,8 +30,8 @@ mod tests {
 
     #[test]
     fn what_does_not_fit_is_refused_with_its_size() {
-        check("little", Some(1 << 20), "").expect("a MiB");
-        let says = |bytes| check("much", bytes, "take less").expect_err("too much").to_string();
+        check(&Device::Cpu, "little", Some(1 << 20), "").expect("a MiB");
+        let says = |bytes| check(&Device::Cpu, "much", bytes, "take less").expect_err("too much").to_string();
         assert!(says(Some(1 << 60)).contains("much would take 1073741824.0 GiB, and this machine has "));
         assert!(says(None).contains("more than 16 EiB"));
     }

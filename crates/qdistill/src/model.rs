@@ -2,7 +2,7 @@
 
 use crate::error::Result;
 use crate::memory;
-use crate::ops;
+use crate::ops::{Form, Operations};
 use crate::random::{self, ChaCha8Rng};
 use crate::recipe::Shape;
 use candle_core::{DType, Device, Tensor, Var};
@@ -18,6 +18,7 @@ pub struct Student {
     layers: Vec<Block>,
     norm: Var,
     frozen: bool,
+    form: Form,
 }
 
 #[derive(Debug, Clone)]
@@ -130,7 +131,7 @@ impl Student {
         let records = (shape.layers as u64).checked_mul(RECORDS);
         let what = format!("a student of {} blocks, {} wide, with {vocabulary} tokens,", shape.layers, shape.hidden);
         let bytes = bytes.zip(records).and_then(|(bytes, records)| bytes.checked_add(records));
-        memory::check(&what, bytes, memory::SMALLER)?;
+        memory::check(&Device::Cpu, &what, bytes, memory::SMALLER)?;
         let mut var = |name: &str, dims: &[usize]| -> Result<Var> {
             let values = weights(name, dims)?;
             Ok(Var::from_tensor(&Tensor::from_vec(values, dims, &Device::Cpu)?.to_dtype(dtype)?)?)
@@ -163,13 +164,47 @@ impl Student {
         }
         let norm = var("model.norm.weight", &[hidden])?;
         let head = (!shape.tied).then(|| var(HEAD, &[vocabulary, hidden])).transpose()?;
-        Ok(Self { shape: shape.clone(), vocabulary, embedding, head, layers, norm, frozen: false })
+        Ok(Self { shape: shape.clone(), vocabulary, embedding, head, layers, norm, frozen: false, form: Form::Fused })
     }
 
     /// The same with embeddings and output projection that aren't trained.
     #[must_use]
     pub fn with_frozen_embeddings(self) -> Self {
         Self { frozen: true, ..self }
+    }
+
+    /// The same on a device, in the form that operations have there.
+    ///
+    /// # Errors
+    /// [`Error::Memory`](crate::Error::Memory) for a GPU without room for it.
+    pub fn on(mut self, device: &Device) -> Result<Self> {
+        self.form = Form::on(device);
+        if device.same_device(self.device()) {
+            return Ok(self);
+        }
+        let bytes: usize = self.parameters().iter().map(|p| p.var.elem_count() * p.var.dtype().size_in_bytes()).sum();
+        memory::check(device, "the student", Some(bytes as u64), memory::SMALLER)?;
+        let layers = self.layers.iter_mut().flat_map(Block::vars);
+        for var in [&mut self.embedding, &mut self.norm].into_iter().chain(&mut self.head).chain(layers) {
+            *var = Var::from_tensor(&var.as_detached_tensor().to_device(device)?)?;
+        }
+        Ok(self)
+    }
+
+    /// The same with operations in another form.
+    #[must_use]
+    pub fn in_form(self, form: Form) -> Self {
+        Self { form, ..self }
+    }
+
+    /// How operations are computed.
+    pub fn form(&self) -> Form {
+        self.form
+    }
+
+    /// Where it is.
+    pub fn device(&self) -> &Device {
+        self.embedding.device()
     }
 
     /// The model's shape.
@@ -225,8 +260,9 @@ impl Student {
     /// Hidden states of `ids`, which holds whole rows of `tokens` ids each. The embeddings begin a graph: candle's
     /// gradient of a look-up would be a matrix of the whole vocabulary.
     pub fn hidden(&self, ids: &[u32], tokens: usize, mut dropout: Option<&mut Dropout>) -> Result<Pass> {
-        let ids = Tensor::from_slice(ids, ids.len(), self.embedding.device())?;
-        let eps = self.shape.rms_norm_eps;
+        let ids = Tensor::from_slice(ids, ids.len(), self.device())?;
+        let Shape { head_dim, rope_theta, rms_norm_eps: eps, .. } = self.shape;
+        let ops = Operations::new(self.form, tokens, head_dim, rope_theta, &self.embedding)?;
         let mut drop = |x: Tensor| match dropout.as_deref_mut() {
             Some(dropout) => dropout.apply(&x),
             None => Ok(x),
@@ -234,12 +270,12 @@ impl Student {
         let embedded = Var::from_tensor(&self.embedding.as_detached_tensor().index_select(&ids, 0)?)?;
         let mut x = drop(embedded.as_tensor().clone())?;
         for block in &self.layers {
-            let normed = ops::rms_norm(&x, &block.input_norm, eps)?;
-            x = (x + drop(block.attention(&normed, &self.shape, tokens)?)?)?;
-            let normed = ops::rms_norm(&x, &block.post_norm, eps)?;
-            x = (x + drop(block.feed_forward(&normed)?)?)?;
+            let normed = ops.rms_norm(&x, &block.input_norm, eps)?;
+            x = (x + drop(block.attention(&ops, &normed, &self.shape, tokens)?)?)?;
+            let normed = ops.rms_norm(&x, &block.post_norm, eps)?;
+            x = (x + drop(block.feed_forward(&ops, &normed)?)?)?;
         }
-        Ok(Pass { hidden: ops::rms_norm(&x, &self.norm, eps)?, embedded })
+        Ok(Pass { hidden: ops.rms_norm(&x, &self.norm, eps)?, embedded })
     }
 
     /// Logits `[rows * tokens, vocabulary]` of `ids`, which holds whole rows of `tokens` ids each.
@@ -262,11 +298,18 @@ impl Block {
         ]
     }
 
-    fn attention(&self, x: &Tensor, shape: &Shape, tokens: usize) -> candle_core::Result<Tensor> {
+    /// Every variable.
+    fn vars(&mut self) -> impl Iterator<Item = &mut Var> {
+        let linears = [&mut self.q, &mut self.k, &mut self.v, &mut self.o, &mut self.gate, &mut self.up, &mut self.down];
+        let linears = linears.into_iter().flat_map(|l| std::iter::once(&mut l.weight).chain(&mut l.bias));
+        [&mut self.input_norm, &mut self.post_norm].into_iter().chain(linears)
+    }
+
+    fn attention(&self, ops: &Operations, x: &Tensor, shape: &Shape, tokens: usize) -> candle_core::Result<Tensor> {
         let (kv, group, width) = (shape.kv_heads, shape.group(), shape.head_dim);
         let rows = x.dim(0)? / tokens;
-        let q = ops::rotary(&self.q.forward(x)?, tokens, width, shape.rope_theta)?;
-        let k = ops::rotary(&self.k.forward(x)?, tokens, width, shape.rope_theta)?;
+        let q = ops.rotary(&self.q.forward(x)?)?;
+        let k = ops.rotary(&self.k.forward(x)?)?;
         let v = self.v.forward(x)?;
         // The query heads that share a key head are stacked along the rows, so that keys needn't be repeated.
         let q = q.reshape((rows, tokens, kv, group, width))?.permute((0, 2, 3, 1, 4))?.contiguous()?;
@@ -277,14 +320,14 @@ impl Block {
         };
         let (k, v) = (per_head(k)?, per_head(v)?);
         let scores = q.matmul(&k.t()?)?;
-        let seen = ops::causal_softmax(&scores, (width as f64).sqrt().recip())?;
+        let seen = ops.causal_softmax(&scores, (width as f64).sqrt().recip())?;
         let mixed = seen.matmul(&v)?.reshape((rows, kv, group, tokens, width))?;
         let mixed = mixed.permute((0, 3, 1, 2, 4))?.contiguous()?;
         self.o.forward(&mixed.reshape((rows * tokens, kv * group * width))?)
     }
 
-    fn feed_forward(&self, x: &Tensor) -> candle_core::Result<Tensor> {
-        self.down.forward(&ops::swiglu(&self.gate.forward(x)?, &self.up.forward(x)?)?)
+    fn feed_forward(&self, ops: &Operations, x: &Tensor) -> candle_core::Result<Tensor> {
+        self.down.forward(&ops.swiglu(&self.gate.forward(x)?, &self.up.forward(x)?)?)
     }
 }
 

@@ -3,11 +3,10 @@
 use crate::error::Result;
 use crate::gradient::Gradients;
 use crate::model::Parameter;
-use crate::ops;
+use crate::ops::{Form, values, values_mut};
 use crate::recipe::TrainRecipe;
-use candle_core::{CpuStorage, InplaceOp1, Layout};
+use candle_core::{CpuStorage, InplaceOp2, InplaceOp3, Layout, Tensor};
 use rayon::prelude::*;
-use std::sync::{Mutex, PoisonError};
 
 /// The learning rate of `step` (counted from 1): linear warm-up, then a cosine down to the final share.
 pub fn learning_rate(recipe: &TrainRecipe, step: usize) -> f64 {
@@ -21,7 +20,8 @@ pub fn learning_rate(recipe: &TrainRecipe, step: usize) -> f64 {
     floor + (peak - floor) * 0.5 * (1.0 + (std::f64::consts::PI * done).cos())
 }
 
-/// AdamW with decoupled weight decay; the state is ours, so that it can be saved. Weights are changed where they are.
+/// AdamW with decoupled weight decay (Loshchilov and Hutter 2019); the state is ours, so that it can be saved. Fused,
+/// weights and moments are changed where they lie.
 #[derive(Debug)]
 pub struct AdamW {
     beta1: f64,
@@ -31,13 +31,13 @@ pub struct AdamW {
     moments: Vec<Moments>,
 }
 
-/// The running means of a parameter's gradient and of its square.
-#[derive(Debug, Clone, PartialEq)]
+/// The running means of a parameter's gradient and of its square, of its shape and on its device.
+#[derive(Debug)]
 pub struct Moments {
     /// Of the gradient.
-    pub mean: Vec<f32>,
+    pub mean: Tensor,
     /// Of its square.
-    pub square: Vec<f32>,
+    pub square: Tensor,
 }
 
 const EPSILON: f32 = 1e-8;
@@ -47,10 +47,12 @@ const CHUNK: usize = 1 << 14;
 
 impl AdamW {
     /// An optimizer of `parameters`, which must be f32, after no step.
-    pub fn new(parameters: &[Parameter], recipe: &TrainRecipe) -> Self {
-        let moments = parameters.iter().map(|p| vec![0f32; p.var.elem_count()]);
-        let moments = moments.map(|zeros| Moments { mean: zeros.clone(), square: zeros }).collect();
-        Self::resumed(moments, 0, recipe)
+    ///
+    /// # Errors
+    /// A device without room for the moments.
+    pub fn new(parameters: &[Parameter], recipe: &TrainRecipe) -> Result<Self> {
+        let zeros = |p: &Parameter| Ok(Moments { mean: p.var.zeros_like()?, square: p.var.zeros_like()? });
+        Ok(Self::resumed(parameters.iter().map(zeros).collect::<Result<_>>()?, 0, recipe))
     }
 
     /// An optimizer that has done `steps` steps and is left with these moments.
@@ -65,66 +67,130 @@ impl AdamW {
     }
 
     /// One step of the parameters along `gradients` at learning rate `rate`.
+    ///
+    /// # Errors
+    /// Shapes that differ, or a device that fails.
     pub fn step(&mut self, gradients: &Gradients, rate: f64) -> Result<()> {
         self.steps += 1;
         let correct1 = 1.0 - self.beta1.powi(self.steps);
         let correct2 = (1.0 - self.beta2.powi(self.steps)).sqrt();
-        let rule = Rule {
-            betas: (self.beta1 as f32, self.beta2 as f32),
-            size: (rate * correct2 / correct1) as f32,
-            epsilon: EPSILON * correct2 as f32,
-            shrink: 1.0,
-        };
+        let size = (rate * correct2 / correct1) as f32;
+        let epsilon = EPSILON * correct2 as f32;
         let shrink = (1.0 - rate * self.weight_decay) as f32;
+        let (mean, square) = (Mean { beta: self.beta1 as f32 }, Square { beta: self.beta2 as f32 });
         for ((parameter, gradient), moments) in
             gradients.parameters().iter().zip(gradients.values()).zip(&mut self.moments)
         {
-            let rule = if parameter.decays { Rule { shrink, ..rule } } else { rule };
-            parameter.var.inplace_op1(&Update { rule, gradient, moments: Mutex::new(moments) })?;
+            let weight = Weight { size, epsilon, shrink: if parameter.decays { shrink } else { 1.0 } };
+            match gradients.form() {
+                Form::Fused => {
+                    moments.mean.inplace_op2(gradient, &mean)?;
+                    moments.square.inplace_op2(gradient, &square)?;
+                    parameter.var.inplace_op3(&moments.mean, &moments.square, &weight)?;
+                }
+                Form::Composed => {
+                    moments.mean = mean.of(&moments.mean, gradient)?;
+                    moments.square = square.of(&moments.square, gradient)?;
+                    parameter.var.set(&weight.of(&parameter.var.as_detached_tensor(), moments)?)?;
+                }
+            }
         }
         Ok(())
     }
 }
 
-/// How one step changes a weight.
+/// The running mean of the gradient.
 #[derive(Debug, Clone, Copy)]
-struct Rule {
-    betas: (f32, f32),
+struct Mean {
+    beta: f32,
+}
+
+/// The running mean of its square.
+#[derive(Debug, Clone, Copy)]
+struct Square {
+    beta: f32,
+}
+
+/// How the moments change a weight.
+#[derive(Debug, Clone, Copy)]
+struct Weight {
     size: f32,
     epsilon: f32,
     shrink: f32,
 }
 
-/// One step of one parameter.
-struct Update<'a> {
-    rule: Rule,
-    gradient: &'a [f32],
-    /// Changed as well: candle hands out the weights behind a shared reference to this.
-    moments: Mutex<&'a mut Moments>,
+impl Mean {
+    fn of(self, mean: &Tensor, gradient: &Tensor) -> candle_core::Result<Tensor> {
+        (mean * f64::from(self.beta))? + (gradient * f64::from(1.0 - self.beta))?
+    }
 }
 
-impl InplaceOp1 for Update<'_> {
+impl Square {
+    fn of(self, square: &Tensor, gradient: &Tensor) -> candle_core::Result<Tensor> {
+        (square * f64::from(self.beta))? + ((gradient * f64::from(1.0 - self.beta))? * gradient)?
+    }
+}
+
+impl Weight {
+    fn of(self, weight: &Tensor, moments: &Moments) -> candle_core::Result<Tensor> {
+        let step = ((&moments.mean * f64::from(self.size))? / (moments.square.sqrt()? + f64::from(self.epsilon))?)?;
+        (weight * f64::from(self.shrink))? - step
+    }
+}
+
+impl InplaceOp2 for Mean {
     fn name(&self) -> &'static str {
-        "adamw"
+        "adamw-mean"
     }
 
-    fn cpu_fwd(&self, storage: &mut CpuStorage, layout: &Layout) -> candle_core::Result<()> {
-        let weights = ops::values_mut::<f32>(storage, layout)?;
-        let mut moments = self.moments.lock().unwrap_or_else(PoisonError::into_inner);
-        let Moments { mean, square } = &mut **moments;
-        let state = weights.par_chunks_mut(CHUNK).zip(mean.par_chunks_mut(CHUNK)).zip(square.par_chunks_mut(CHUNK));
-        state.zip(self.gradient.par_chunks(CHUNK)).for_each(|(((w, m), s), g)| update(self.rule, w, m, s, g));
+    fn cpu_fwd(&self, m: &mut CpuStorage, lm: &Layout, g: &CpuStorage, lg: &Layout) -> candle_core::Result<()> {
+        let (means, gradient) = (values_mut::<f32>(m, lm)?, values::<f32>(g, lg)?);
+        let chunks = means.par_chunks_mut(CHUNK).zip(gradient.par_chunks(CHUNK));
+        chunks.for_each(|(m, g)| m.iter_mut().zip(g).for_each(|(m, &g)| *m = self.beta * *m + (1.0 - self.beta) * g));
+        Ok(())
+    }
+}
+
+impl InplaceOp2 for Square {
+    fn name(&self) -> &'static str {
+        "adamw-square"
+    }
+
+    fn cpu_fwd(&self, s: &mut CpuStorage, ls: &Layout, g: &CpuStorage, lg: &Layout) -> candle_core::Result<()> {
+        let (squares, gradient) = (values_mut::<f32>(s, ls)?, values::<f32>(g, lg)?);
+        let chunks = squares.par_chunks_mut(CHUNK).zip(gradient.par_chunks(CHUNK));
+        let beta = self.beta;
+        chunks.for_each(|(s, g)| s.iter_mut().zip(g).for_each(|(s, &g)| *s = beta * *s + (1.0 - beta) * g * g));
+        Ok(())
+    }
+}
+
+impl InplaceOp3 for Weight {
+    fn name(&self) -> &'static str {
+        "adamw-weight"
+    }
+
+    fn cpu_fwd(
+        &self,
+        w: &mut CpuStorage,
+        lw: &Layout,
+        m: &CpuStorage,
+        lm: &Layout,
+        s: &CpuStorage,
+        ls: &Layout,
+    ) -> candle_core::Result<()> {
+        let (weights, means, squares) = (values_mut::<f32>(w, lw)?, values::<f32>(m, lm)?, values::<f32>(s, ls)?);
+        let chunks = weights.par_chunks_mut(CHUNK).zip(means.par_chunks(CHUNK)).zip(squares.par_chunks(CHUNK));
+        chunks.for_each(|((w, m), s)| update(*self, w, m, s));
         Ok(())
     }
 }
 
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512bw+avx512vl", "x86_64+avx2+fma"))]
-fn update(rule: Rule, weights: &mut [f32], means: &mut [f32], squares: &mut [f32], gradient: &[f32]) {
-    let Rule { betas: (b1, b2), size, epsilon, shrink } = rule;
-    for (((w, m), s), &g) in weights.iter_mut().zip(means).zip(squares).zip(gradient) {
-        *m = b1 * *m + (1.0 - b1) * g;
-        *s = b2 * *s + (1.0 - b2) * g * g;
-        *w = *w * shrink - size * *m / (s.sqrt() + epsilon);
+fn update(rule: Weight, weights: &mut [f32], means: &[f32], squares: &[f32]) {
+    let Weight { size, epsilon, shrink } = rule;
+    for ((w, &m), &s) in weights.iter_mut().zip(means).zip(squares) {
+        *w = *w * shrink - size * m / (s.sqrt() + epsilon);
     }
 }
 
@@ -148,19 +214,35 @@ mod tests {
 
     #[test]
     fn first_step_moves_by_the_rate_and_decay_is_decoupled() {
-        let student = testing::student(0);
-        let parameters = student.parameters();
-        let before: Vec<Vec<f32>> = parameters.iter().map(|p| testing::flat(&p.var)).collect();
-        let mut gradients = Gradients::new(&student);
-        gradients.fill(0.5);
-        let recipe = TrainRecipe { weight_decay: 0.1, ..testing::train() };
-        let mut optimizer = AdamW::new(&parameters, &recipe);
-        optimizer.step(&gradients, 0.01).expect("same shapes");
-        for (p, before) in parameters.iter().zip(before) {
-            let shrink = if p.decays { 0.999 } else { 1.0 };
-            for (now, was) in testing::flat(&p.var).iter().zip(before) {
-                assert!((now - (was * shrink - 0.01)).abs() < 1e-5, "{}: {was} -> {now}", p.name);
+        for form in [Form::Fused, Form::Composed] {
+            let student = testing::student(0).in_form(form);
+            let parameters = student.parameters();
+            let before: Vec<Vec<f32>> = parameters.iter().map(|p| testing::flat(&p.var)).collect();
+            let recipe = TrainRecipe { weight_decay: 0.1, ..testing::train() };
+            let mut optimizer = AdamW::new(&parameters, &recipe).expect("moments");
+            optimizer.step(&testing::gradients(&student, |_| 0.5), 0.01).expect("same shapes");
+            for (p, before) in parameters.iter().zip(before) {
+                let shrink = if p.decays { 0.999 } else { 1.0 };
+                for (now, was) in testing::flat(&p.var).iter().zip(before) {
+                    assert!((now - (was * shrink - 0.01)).abs() < 1e-5, "{}: {was} -> {now}", p.name);
+                }
             }
         }
+    }
+
+    #[test]
+    fn both_forms_take_the_same_steps() {
+        let run = |form| {
+            let student = testing::student(3).in_form(form);
+            let mut optimizer = AdamW::new(&student.parameters(), &testing::train()).expect("moments");
+            for step in 0..5 {
+                let gradients = testing::gradients(&student, |i| ((i * 7 + step * 3) % 11) as f32 * 0.1 - 0.5);
+                optimizer.step(&gradients, 1e-2).expect("same shapes");
+            }
+            student.parameters().iter().flat_map(|p| testing::flat(&p.var)).collect::<Vec<_>>()
+        };
+        let (fused, composed) = (run(Form::Fused), run(Form::Composed));
+        let worst = fused.iter().zip(&composed).map(|(a, b)| (a - b).abs()).fold(0f32, f32::max);
+        assert!(worst < 1e-6, "{worst}");
     }
 }

@@ -1,6 +1,7 @@
 //! What several tests need.
 
 use crate::data::Corpus;
+use crate::gradient::Gradients;
 use crate::model::Student;
 use crate::recipe::{Recipe, Shape, TokenizerRecipe, TrainRecipe};
 use crate::tokenizer;
@@ -59,6 +60,16 @@ pub fn recipe() -> Recipe {
 
 pub fn student(seed: u64) -> Student {
     Student::new(&shape(), 300, DType::F32, seed).expect("a valid shape")
+}
+
+/// Gradients of these values, by their place in each parameter.
+pub fn gradients(student: &Student, value: impl Fn(usize) -> f32) -> Gradients {
+    let mut gradients = Gradients::new(student).expect("gradients");
+    gradients.set(|shape| {
+        let values = (0..shape.elem_count()).map(&value).collect();
+        Tensor::from_vec(values, shape, student.device()).expect("a tensor")
+    });
+    gradients
 }
 
 pub fn flat(tensor: &Tensor) -> Vec<f32> {

@@ -224,19 +224,19 @@ struct Trainer {
 
 impl Trainer {
     fn begin(job: &mut Job<'_>, resume: bool) -> Result<Self> {
-        let path = state_file(&job.output.folder);
+        let (path, device) = (state_file(&job.output.folder), job.student.device());
         // A gradient and two moments in f32.
         let trained = job.student.parameters().into_iter().filter(|p| p.trained).map(|p| p.var.elem_count() as u64);
         let bytes = trained.sum::<u64>().checked_mul(12);
-        memory::check("what a training holds beside the weights", bytes, memory::SMALLER)?;
+        memory::check(device, "what a training holds beside the weights", bytes, memory::SMALLER)?;
         let (windows, context) = (job.recipe.batch / job.recipe.parts(), job.recipe.context);
         let what = format!("what {windows} windows of {context} tokens leave for their gradients");
         let bytes = job.student.activations((windows * context) as u64);
-        memory::check(&what, bytes, "take a smaller batch, or more parts of it")?;
-        let gradients = Gradients::new(job.student);
+        memory::check(device, &what, bytes, "take a smaller batch, or more parts of it")?;
+        let gradients = Gradients::new(job.student)?;
         let folder = &job.output.folder;
         if !resume {
-            let optimizer = AdamW::new(gradients.parameters(), job.recipe);
+            let optimizer = AdamW::new(gradients.parameters(), job.recipe)?;
             let metrics = Metrics::begin(folder);
             return Ok(Self {
                 step: 0,
@@ -269,7 +269,7 @@ impl Trainer {
         let parts = job.source.draw(step)?;
         let objective = &job.objective;
         let mut sum = Losses::default();
-        self.gradients.fill(0.0);
+        self.gradients.clear()?;
         // The labels of a part exist while that part is worked on: for a whole vocabulary they are large. That leaves
         // the number of all predictions unknown until the end, when everything is divided by it.
         for (index, part) in parts.iter().enumerate() {
@@ -285,9 +285,9 @@ impl Trainer {
         let share = 1.0 / sum.predictions as f64;
         let loss = sum.mean(objective);
         check_finite(step, "the loss", loss)?;
-        let norm = self.gradients.norm() * share;
+        let norm = self.gradients.norm()? * share;
         check_finite(step, "the gradient's norm", norm)?;
-        self.gradients.scale(share * (recipe.clip / norm).min(1.0));
+        self.gradients.scale(share * (recipe.clip / norm).min(1.0))?;
         let rate = learning_rate(recipe, step);
         self.optimizer.step(&self.gradients, rate)?;
         let divergence = (objective.alpha > 0.0).then_some(sum.soft * share);
@@ -303,7 +303,7 @@ impl Trainer {
         for drawn in held_out.chunks((job.recipe.batch / job.recipe.parts()).max(1)) {
             let windows = drawn.iter().map(|d| job.source.window(d, true)).collect::<Result<Vec<_>>>()?;
             labelled &= windows.iter().all(|w| w.soft.is_some());
-            sum.add(&losses::<f32>(job.student, &windows, &objective, None, None)?);
+            sum.add(&losses(job.student, &windows, &objective, None, None)?);
         }
         let loss = sum.hard / sum.predictions as f64;
         check_finite(self.step, "the validation loss", loss)?;

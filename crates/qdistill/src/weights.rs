@@ -1,7 +1,7 @@
 //! Float tensors into a safetensors file.
 
 use crate::error::{Error, Result};
-use candle_core::Var;
+use candle_core::Tensor;
 use indexmap::IndexMap;
 use schemes::{FloatType, Overflow, encode_floats};
 use std::path::Path;
@@ -27,8 +27,8 @@ pub struct Entry<'a> {
 pub enum Values<'a> {
     /// In a slice.
     Slice(&'a [f32]),
-    /// In a variable, in f32.
-    Var(&'a Var),
+    /// In a tensor of f32, on any device.
+    Tensor(&'a Tensor),
 }
 
 impl<'a> Entry<'a> {
@@ -39,13 +39,15 @@ impl<'a> Entry<'a> {
     pub fn each_chunk(&self, see: impl FnMut(&[f32]) -> Result<()>) -> Result<()> {
         match self.values {
             Values::Slice(values) => values.chunks(CHUNK).try_for_each(see),
-            Values::Var(var) => crate::ops::with_values(var, |values: &[f32]| values.chunks(CHUNK).try_for_each(see))?,
+            Values::Tensor(tensor) => {
+                crate::ops::with_values(tensor, |values: &[f32]| values.chunks(CHUNK).try_for_each(see))?
+            }
         }
     }
 
-    /// A variable.
-    pub fn var(name: &str, var: &'a Var) -> Self {
-        Self { name: name.into(), shape: var.dims().to_vec(), values: Values::Var(var) }
+    /// A tensor.
+    pub fn tensor(name: String, tensor: &'a Tensor) -> Self {
+        Self { name, shape: tensor.dims().to_vec(), values: Values::Tensor(tensor) }
     }
 }
 

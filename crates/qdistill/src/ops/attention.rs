@@ -4,11 +4,8 @@ use super::{ROWS, Real, dispatch, last_dim, values};
 use candle_core::{CpuStorage, CustomOp1, CustomOp2, Layout, Result, Shape, Tensor, WithDType, bail};
 use rayon::prelude::*;
 
-/// Softmax of `scale * x` along the last dimension, where row `r` sees columns `0..=r % columns` only.
-///
-/// `x` is `[.., rows, columns]` with `rows` a multiple of `columns`: the heads that share a key head may be stacked
-/// along the rows. Columns that are out of sight get probability 0.
-pub fn causal_softmax(x: &Tensor, scale: f64) -> Result<Tensor> {
+/// [`Operations::causal_softmax`](super::Operations::causal_softmax), fused.
+pub(super) fn causal_softmax(x: &Tensor, scale: f64) -> Result<Tensor> {
     x.apply_op1(CausalSoftmax { scale })
 }
 
@@ -110,11 +107,8 @@ impl CustomOp2 for CausalSoftmaxGrad {
     }
 }
 
-/// Rotary position embedding in the "rotate half" form of Hugging Face's Llama.
-///
-/// `x` is `[batch * tokens, heads * head_dim]`; row `r` is at position `r % tokens`. Dimension `i` of the first half
-/// of a head is paired with dimension `i` of the second, and turned by `position * theta^(-2i / head_dim)`.
-pub fn rotary(x: &Tensor, tokens: usize, head_dim: usize, theta: f64) -> Result<Tensor> {
+/// [`Operations::rotary`](super::Operations::rotary), fused.
+pub(super) fn rotary(x: &Tensor, tokens: usize, head_dim: usize, theta: f64) -> Result<Tensor> {
     x.apply_op1(Rotary { tokens, head_dim, theta, forward: true })
 }
 
@@ -147,13 +141,17 @@ impl Rotary {
     }
 
     fn tables<T: Real>(&self) -> (Vec<T>, Vec<T>) {
-        let half = self.head_dim / 2;
         let sign = if self.forward { 1.0 } else { -1.0 };
-        let angles = (0..self.tokens).flat_map(|position| {
-            (0..half).map(move |i| position as f64 * self.theta.powf(-2.0 * i as f64 / self.head_dim as f64))
-        });
+        let angles = angles(self.tokens, self.head_dim, self.theta);
         angles.map(|a| (T::from_f64(a.cos()), T::from_f64(sign * a.sin()))).unzip()
     }
+}
+
+/// By how much each pair of dimensions is turned, `[tokens, head_dim / 2]`.
+pub(super) fn angles(tokens: usize, head_dim: usize, theta: f64) -> impl Iterator<Item = f64> {
+    (0..tokens).flat_map(move |position| {
+        (0..head_dim / 2).map(move |i| position as f64 * theta.powf(-2.0 * i as f64 / head_dim as f64))
+    })
 }
 
 impl CustomOp1 for Rotary {

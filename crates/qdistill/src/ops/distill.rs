@@ -1,13 +1,13 @@
 //! The output projection and the loss in one, with their gradients.
 //!
-//! Logits are made for a few rows at a time and turned into their own gradient in place, so that no tensor of
-//! predictions by vocabulary ever exists. candle's graph ends at the hidden states: their gradient goes back into it
+//! Logits are made for a few rows at a time and turned into their own gradient, in place where operations are fused, so
+//! that no tensor of predictions by vocabulary ever exists. candle's graph ends at the hidden states: their gradient goes back into it
 //! by the backward pass of `sum(hidden * gradient)`.
 
-use super::Real;
 use super::row::{
     FLOOR, combine, exponentials, forward, jensen_shannon, largest, log_ratios, multiply, reverse, subtract, total,
 };
+use super::{Form, Real, composed_loss, sums};
 use candle_core::{Result, Tensor, bail};
 use rayon::prelude::*;
 
@@ -109,11 +109,11 @@ impl Losses {
 
 /// Where gradients go.
 #[derive(Debug)]
-pub struct HeadGradient<'a, T> {
+pub struct HeadGradient<'a> {
     /// Multiplies every gradient: one by the number of predictions of the batch gives those of the mean.
     pub scale: f64,
     /// The head's gradient, `[vocabulary, hidden]`, is added here; none for a head that isn't trained.
-    pub head: Option<&'a mut [T]>,
+    pub head: Option<&'a mut Tensor>,
 }
 
 /// Floats of logits that exist at a time.
@@ -131,27 +131,28 @@ pub fn chunk_rows(vocabulary: usize) -> usize {
 /// target counts for nothing. With `gradient` the gradient of the objective's sum, times its scale, is added to the
 /// head's and returned for the hidden states.
 ///
-/// Sums run over rows in their order, whatever the number of threads.
+/// Fused, sums run over rows in their order, whatever the number of threads.
 ///
 /// # Errors
 /// Shapes, tokens or labels that don't fit, or labels that are missing or unfit for the objective.
-pub fn head_loss<T: Real>(
+pub fn head_loss(
+    form: Form,
     hidden: &Tensor,
     head: &Tensor,
     targets: &[Option<Target<'_>>],
     objective: &Objective,
-    gradient: Option<HeadGradient<'_, T>>,
+    gradient: Option<HeadGradient<'_>>,
 ) -> Result<(Losses, Option<Tensor>)> {
-    chunked(hidden, head, targets, objective, gradient, chunk_rows(head.dim(0)?))
+    chunked(form, (hidden, head), targets, objective, gradient, chunk_rows(head.dim(0)?))
 }
 
 /// [`head_loss`] with the logits of so many rows at a time.
-fn chunked<T: Real>(
-    hidden: &Tensor,
-    head: &Tensor,
+fn chunked(
+    form: Form,
+    (hidden, head): (&Tensor, &Tensor),
     targets: &[Option<Target<'_>>],
     objective: &Objective,
-    mut gradient: Option<HeadGradient<'_, T>>,
+    mut gradient: Option<HeadGradient<'_>>,
     at_a_time: usize,
 ) -> Result<(Losses, Option<Tensor>)> {
     let (rows, width) = hidden.dims2()?;
@@ -169,14 +170,16 @@ fn chunked<T: Real>(
         let part = hidden.narrow(0, first, count)?.detach();
         let logits = part.matmul(&head.t()?)?;
         let scale = gradient.as_ref().map(|g| g.scale);
-        let job = Rows { targets: &targets[first..first + count], objective, scale, vocabulary };
-        let sums = std::sync::Mutex::new(Losses::default());
-        logits.inplace_op1(&Job::<T> { job, sums: &sums, float: std::marker::PhantomData })?;
-        losses.add(&sums.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner));
+        let targets = &targets[first..first + count];
+        let (sums, slopes) = match form {
+            Form::Fused => fused(logits, targets, objective, scale)?,
+            Form::Composed => composed_loss::losses(&logits, targets, objective, scale)?,
+        };
+        losses.add(&sums);
         if let Some(gradient) = &mut gradient {
-            into_hidden.push(logits.matmul(head)?);
+            into_hidden.push(slopes.matmul(head)?);
             if let Some(into) = &mut gradient.head {
-                add_product(&logits, &part, into)?;
+                add_product(form, &slopes, &part, into)?;
             }
         }
     }
@@ -184,19 +187,31 @@ fn chunked<T: Real>(
     Ok((losses, into_hidden))
 }
 
+/// The losses of logits, which become their gradients if there is a scale.
+fn fused(
+    logits: Tensor,
+    targets: &[Option<Target<'_>>],
+    objective: &Objective,
+    scale: Option<f64>,
+) -> Result<(Losses, Tensor)> {
+    let sums = std::sync::Mutex::new(Losses::default());
+    logits.inplace_op1(&Rows { targets, objective, scale, sums: &sums })?;
+    Ok((sums.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner), logits))
+}
+
 /// Adds `left^T right` to `out`.
-fn add_product<T: Real>(left: &Tensor, right: &Tensor, out: &mut [T]) -> Result<()> {
-    let (columns, width) = (left.dim(1)?, right.dim(1)?);
-    if out.len() != columns * width {
-        bail!("head loss: room for {} gradients of {}", out.len(), columns * width);
+fn add_product(form: Form, left: &Tensor, right: &Tensor, out: &mut Tensor) -> Result<()> {
+    if out.dims2()? != (left.dim(1)?, right.dim(1)?) {
+        bail!("head loss: {:?} isn't room for the gradient of the head", out.dims());
     }
-    for (i, out) in out.chunks_mut(SLAB * width).enumerate() {
-        let slab = left.narrow(1, i * SLAB, out.len() / width)?.t()?.matmul(right)?;
-        super::with_values(&slab, |slab: &[T]| {
-            out.par_chunks_mut(1 << 14).zip(slab.par_chunks(1 << 14)).for_each(|(out, slab)| {
-                out.iter_mut().zip(slab).for_each(|(out, &slab)| *out += slab);
-            });
-        })?;
+    if form == Form::Composed {
+        return sums::add(form, out, &left.t()?.matmul(right)?);
+    }
+    let rows = out.dim(0)?;
+    for first in (0..rows).step_by(SLAB) {
+        let count = SLAB.min(rows - first);
+        let slab = left.narrow(1, first, count)?.t()?.matmul(right)?;
+        sums::add(form, &mut out.narrow(0, first, count)?, &slab)?;
     }
     Ok(())
 }
@@ -226,12 +241,12 @@ struct Rows<'a> {
     targets: &'a [Option<Target<'a>>],
     objective: &'a Objective,
     scale: Option<f64>,
-    vocabulary: usize,
+    sums: &'a std::sync::Mutex<Losses>,
 }
 
 impl Rows<'_> {
-    fn run<T: Real>(&self, logits: &mut [T]) -> Losses {
-        let rows = logits.par_chunks_exact_mut(self.vocabulary).zip(self.targets);
+    fn run<T: Real>(&self, logits: &mut [T], vocabulary: usize) -> Losses {
+        let rows = logits.par_chunks_exact_mut(vocabulary).zip(self.targets);
         let each: Vec<Losses> = rows
             .map_init(Scratch::default, |scratch, (z, target)| match target {
                 Some(target) => loss_row(z, target, self.objective, self.scale, scratch),
@@ -247,19 +262,14 @@ impl Rows<'_> {
     }
 }
 
-struct Job<'a, T> {
-    job: Rows<'a>,
-    sums: &'a std::sync::Mutex<Losses>,
-    float: std::marker::PhantomData<T>,
-}
-
-impl<T: Real> candle_core::InplaceOp1 for Job<'_, T> {
+impl candle_core::InplaceOp1 for Rows<'_> {
     fn name(&self) -> &'static str {
         "distillation-loss"
     }
 
     fn cpu_fwd(&self, storage: &mut candle_core::CpuStorage, layout: &candle_core::Layout) -> Result<()> {
-        let losses = self.job.run::<T>(super::values_mut(storage, layout)?);
+        let vocabulary = super::last_dim(layout)?;
+        let losses = super::dispatch!(storage, T => self.run::<T>(super::values_mut(storage, layout)?, vocabulary));
         *self.sums.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = losses;
         Ok(())
     }

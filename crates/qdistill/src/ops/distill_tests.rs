@@ -1,4 +1,4 @@
-//! The fused loss against PyTorch, finite differences and what must hold exactly.
+//! The loss, in both forms, against PyTorch, finite differences and what must hold exactly.
 
 use super::*;
 use candle_core::{DType, Device};
@@ -102,27 +102,50 @@ struct Outcome {
     head: Vec<f64>,
 }
 
-fn run<T: Real>(hidden: &Tensor, head: &Tensor, targets: &[Option<Target<'_>>], objective: &Objective) -> Outcome {
-    in_chunks::<T>(hidden, head, targets, objective, usize::MAX)
+/// Tests of both forms.
+macro_rules! in_both_forms {
+    ($($test:ident),* $(,)?) => {
+        mod fused {
+            $(#[test] fn $test() { super::$test(super::Form::Fused) })*
+        }
+        mod composed {
+            $(#[test] fn $test() { super::$test(super::Form::Composed) })*
+        }
+    };
 }
 
-fn in_chunks<T: Real>(
+in_both_forms!(
+    losses_and_gradients_are_pytorchs,
+    gradients_match_finite_differences,
+    a_student_like_its_teacher_has_no_loss_and_no_gradient,
+    the_temperature_leaves_gradients_of_like_size,
+    chunks_of_logits_change_nothing_but_roundings,
+    rows_without_a_target_count_for_nothing,
+    mass_outside_the_top_counts,
+    misfits_are_errors
+);
+
+fn run(form: Form, hidden: &Tensor, head: &Tensor, targets: &[Option<Target<'_>>], objective: &Objective) -> Outcome {
+    in_chunks(form, hidden, head, targets, objective, usize::MAX)
+}
+
+fn in_chunks(
+    form: Form,
     hidden: &Tensor,
     head: &Tensor,
     targets: &[Option<Target<'_>>],
     objective: &Objective,
     rows: usize,
 ) -> Outcome {
-    let mut into = vec![T::zero(); head.elem_count()];
+    let mut into = head.zeros_like().expect("zeros");
     let scale = 1.0 / targets.iter().flatten().count() as f64;
-    let gradient = HeadGradient { scale, head: Some(&mut into[..]) };
+    let gradient = HeadGradient { scale, head: Some(&mut into) };
     let (losses, d_hidden) = match rows {
-        usize::MAX => head_loss(hidden, head, targets, objective, Some(gradient)),
-        rows => chunked(hidden, head, targets, objective, Some(gradient), rows),
+        usize::MAX => head_loss(form, hidden, head, targets, objective, Some(gradient)),
+        rows => chunked(form, (hidden, head), targets, objective, Some(gradient), rows),
     }
     .expect("a loss");
-    let hidden = numbers(&d_hidden.expect("a gradient was asked for"));
-    Outcome { losses, hidden, head: into.iter().map(|v| v.to_f64()).collect() }
+    Outcome { losses, hidden: numbers(&d_hidden.expect("a gradient was asked for")), head: numbers(&into) }
 }
 
 fn assert_close(what: &str, ours: &[f64], theirs: &[f64], tolerance: f64) {
@@ -132,7 +155,7 @@ fn assert_close(what: &str, ours: &[f64], theirs: &[f64], tolerance: f64) {
     }
 }
 
-fn matches_pytorch<T: Real>(dtype: DType, tolerance: f64) {
+fn matches_pytorch(form: Form, dtype: DType, tolerance: f64) {
     let golden = golden();
     let (hidden, head) = (matrix(&golden.hidden, golden.rows, dtype), matrix(&golden.head, golden.vocabulary, dtype));
     assert_eq!(hidden.dims(), [golden.rows, golden.width]);
@@ -141,7 +164,7 @@ fn matches_pytorch<T: Real>(dtype: DType, tolerance: f64) {
         let labels = Labels::new(&golden.teacher, golden.vocabulary, golden.k, case.temperature, golden.draws.clone());
         let targets = labels.targets(&case.labels, &golden.tokens, golden.masked);
         let objective = case.objective();
-        let ours = run::<T>(&hidden, &head, &targets, &objective);
+        let ours = run(form, &hidden, &head, &targets, &objective);
         let what = format!("{} {objective:?}", case.labels);
         assert_close(&what, &[ours.losses.mean(&objective)], &[case.loss], tolerance);
         assert_close(&what, &ours.hidden, &case.hidden, tolerance);
@@ -149,15 +172,13 @@ fn matches_pytorch<T: Real>(dtype: DType, tolerance: f64) {
     }
 }
 
-#[test]
-fn losses_and_gradients_are_pytorchs() {
+fn losses_and_gradients_are_pytorchs(form: Form) {
     // Top-k labels are f32.
-    matches_pytorch::<f64>(DType::F64, 1e-6);
-    matches_pytorch::<f32>(DType::F32, 1e-5);
+    matches_pytorch(form, DType::F64, 1e-6);
+    matches_pytorch(form, DType::F32, 1e-5);
 }
 
-#[test]
-fn gradients_match_finite_differences() {
+fn gradients_match_finite_differences(form: Form) {
     let golden = golden();
     for case in golden.cases.iter().filter(|c| c.alpha == 0.5) {
         let labels = Labels::new(&golden.teacher, golden.vocabulary, golden.k, case.temperature, golden.draws.clone());
@@ -165,13 +186,13 @@ fn gradients_match_finite_differences() {
         let objective = case.objective();
         let loss = |hidden: &[f64], head: &[f64]| {
             let (hidden, head) = (matrix(hidden, golden.rows, DType::F64), matrix(head, golden.vocabulary, DType::F64));
-            let (losses, none) = head_loss::<f64>(&hidden, &head, &targets, &objective, None).expect("a loss");
+            let (losses, none) = head_loss(form, &hidden, &head, &targets, &objective, None).expect("a loss");
             assert!(none.is_none());
             losses.mean(&objective)
         };
         let (hidden, head) =
             (matrix(&golden.hidden, golden.rows, DType::F64), matrix(&golden.head, golden.vocabulary, DType::F64));
-        let ours = run::<f64>(&hidden, &head, &targets, &objective);
+        let ours = run(form, &hidden, &head, &targets, &objective);
         let moved = |values: &[f64], at: usize, by: f64| {
             let mut values = values.to_vec();
             values[at] += by;
@@ -198,20 +219,19 @@ fn twins() -> (Tensor, Tensor, Vec<f64>, usize) {
     (hidden, head, numbers(&logits), vocabulary)
 }
 
-#[test]
-fn a_student_like_its_teacher_has_no_loss_and_no_gradient() {
+fn a_student_like_its_teacher_has_no_loss_and_no_gradient(form: Form) {
     let (hidden, head, logits, vocabulary) = twins();
     for divergence in [Divergence::Forward, Divergence::Reverse, Divergence::JensenShannon] {
         for temperature in [1.0, 2.0, 4.0] {
             let objective = Objective { alpha: 1.0, temperature, divergence };
             let labels = Labels::new(&logits, vocabulary, 32, temperature, vec![]);
             for kind in ["full", "top-k"] {
-                let ours = run::<f32>(&hidden, &head, &labels.targets(kind, &[0, 1, 2, 3, 4], 9), &objective);
+                let ours = run(form, &hidden, &head, &labels.targets(kind, &[0, 1, 2, 3, 4], 9), &objective);
                 let what = format!("{kind} {objective:?}");
                 assert_close(&what, &[ours.losses.soft], &[0.0], 2e-5);
                 let size = |g: &[f64]| g.iter().fold(0f64, |m, v| m.max(v.abs()));
                 assert!(size(&ours.hidden) < 2e-6 && size(&ours.head) < 2e-6, "{what}: {}", size(&ours.hidden));
-                if kind == "full" && divergence == Divergence::Forward {
+                if (form, kind, divergence) == (Form::Fused, "full", Divergence::Forward) {
                     assert!(ours.losses.soft.abs() < 1e-9 && size(&ours.hidden) == 0.0 && size(&ours.head) == 0.0);
                 }
             }
@@ -219,32 +239,30 @@ fn a_student_like_its_teacher_has_no_loss_and_no_gradient() {
     }
 }
 
-#[test]
-fn the_temperature_leaves_gradients_of_like_size() {
+fn the_temperature_leaves_gradients_of_like_size(form: Form) {
     let (hidden, head, logits, vocabulary) = twins();
     let other: Vec<f64> = logits.iter().enumerate().map(|(i, x)| x + ((i * 7 % 13) as f64 - 6.0) * 0.02).collect();
     let size = |temperature| {
         let labels = Labels::new(&other, vocabulary, 32, temperature, vec![]);
         let objective = Objective { alpha: 1.0, temperature, divergence: Divergence::Forward };
-        let ours = run::<f32>(&hidden, &head, &labels.targets("full", &[0, 1, 2, 3, 4], 9), &objective);
+        let ours = run(form, &hidden, &head, &labels.targets("full", &[0, 1, 2, 3, 4], 9), &objective);
         ours.hidden.iter().map(|g| g * g).sum::<f64>().sqrt()
     };
     let ratio = size(4.0) / size(1.0);
     assert!((0.2..5.0).contains(&ratio), "{ratio}: without T^2 it would be 16 times smaller");
 }
 
-#[test]
-fn chunks_of_logits_change_nothing_but_roundings() {
+fn chunks_of_logits_change_nothing_but_roundings(form: Form) {
     let (hidden, head, logits, vocabulary) = twins();
     let other: Vec<f64> = logits.iter().map(|x| x * 0.5).collect();
     let objective = Objective { alpha: 0.5, temperature: 2.0, divergence: Divergence::Forward };
     let labels = Labels::new(&other, vocabulary, 8, 2.0, vec![]);
     // Row 2 has no target: it stands at the end of a chunk, alone in one, and at the beginning of the next.
     let targets = labels.targets("full", &[3, 1, 4, 1, 5], 2);
-    let whole = run::<f32>(&hidden, &head, &targets, &objective);
+    let whole = run(form, &hidden, &head, &targets, &objective);
     assert_eq!(whole.losses.predictions, 4);
     for rows in [1, 2, 3, 4, 5] {
-        let parts = in_chunks::<f32>(&hidden, &head, &targets, &objective, rows);
+        let parts = in_chunks(form, &hidden, &head, &targets, &objective, rows);
         let sums = |of: &Outcome| [of.losses.soft, of.losses.hard, of.losses.predictions as f64];
         assert_close("losses", &sums(&parts), &sums(&whole), 1e-6);
         assert_close("hidden", &parts.hidden, &whole.hidden, 1e-6);
@@ -252,14 +270,13 @@ fn chunks_of_logits_change_nothing_but_roundings() {
     }
 }
 
-#[test]
-fn rows_without_a_target_count_for_nothing() {
+fn rows_without_a_target_count_for_nothing(form: Form) {
     let (hidden, head, logits, vocabulary) = twins();
     let labels = Labels::new(&logits.iter().map(|x| x * 0.5).collect::<Vec<_>>(), vocabulary, 8, 2.0, vec![]);
     let objective = Objective { alpha: 0.5, temperature: 2.0, divergence: Divergence::Forward };
     let tokens = [3, 1, 4, 1, 5];
     for masked in [0, 2, 4] {
-        let ours = run::<f32>(&hidden, &head, &labels.targets("top-k", &tokens, masked), &objective);
+        let ours = run(form, &hidden, &head, &labels.targets("top-k", &tokens, masked), &objective);
         assert_eq!(ours.losses.predictions, 4);
         assert!(ours.hidden[masked * 8..][..8].iter().all(|g| *g == 0.0));
         // The same as if the row weren't there.
@@ -267,14 +284,13 @@ fn rows_without_a_target_count_for_nothing() {
         let without = hidden.index_select(&Tensor::new(&rest[..], &Device::Cpu).expect("ids"), 0).expect("rows");
         let mut targets = labels.targets("top-k", &tokens, masked);
         targets.remove(masked);
-        let less = run::<f32>(&without, &head, &targets, &objective);
+        let less = run(form, &without, &head, &targets, &objective);
         assert_close("losses", &[ours.losses.soft, ours.losses.hard], &[less.losses.soft, less.losses.hard], 1e-9);
         assert_close("head", &ours.head, &less.head, 1e-6);
     }
 }
 
-#[test]
-fn mass_outside_the_top_counts() {
+fn mass_outside_the_top_counts(form: Form) {
     // Both agree on the one labelled token's share among the labelled, but not on how much lies outside.
     let hidden = matrix(&[1.0], 1, DType::F64);
     let loss = |student: &[f64], log_prob: f32, log_rest: f32| {
@@ -283,7 +299,7 @@ fn mass_outside_the_top_counts() {
         let soft = Some(SoftRow::TopK { ids: &ids, log_probs: &log_probs, log_rest });
         let objective = Objective { alpha: 1.0, temperature: 1.0, divergence: Divergence::Forward };
         let targets = [Some(Target { token: 0, soft })];
-        head_loss::<f64>(&hidden, &head, &targets, &objective, None).expect("a loss").0.soft
+        head_loss(form, &hidden, &head, &targets, &objective, None).expect("a loss").0.soft
     };
     let known = 0.9f64 * (0.9f64 / 0.5).ln() + 0.1 * (0.1f64 / 0.5).ln();
     let ours = loss(&[0.0, 0.0], 0.9f32.ln(), 0.1f32.ln());
@@ -293,13 +309,12 @@ fn mass_outside_the_top_counts() {
     assert!((ours - 2f64.ln()).abs() < 1e-6, "{ours}");
 }
 
-#[test]
-fn misfits_are_errors() {
+fn misfits_are_errors(form: Form) {
     let (hidden, head, logits, vocabulary) = twins();
     let labels = Labels::new(&logits, vocabulary, 8, 2.0, vec![vec![1, 2]; 5]);
     let says = |targets: &[Option<Target<'_>>], divergence, what: &str| {
         let objective = Objective { alpha: 0.5, temperature: 2.0, divergence };
-        let error = head_loss::<f32>(&hidden, &head, targets, &objective, None).expect_err(what).to_string();
+        let error = head_loss(form, &hidden, &head, targets, &objective, None).expect_err(what).to_string();
         assert!(error.contains(what), "{error}");
     };
     let targets = labels.targets("full", &[0, 1, 2, 3, 4], 9);

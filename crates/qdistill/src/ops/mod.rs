@@ -1,24 +1,42 @@
-//! Fused tensor operations with gradients.
+//! Tensor operations with gradients, in two forms.
 //!
 //! candle's own fused kernels (`rms_norm`, `softmax_last_dim`, `rope`) drop the gradient silently; its
-//! differentiable compositions walk each tensor ten times. These do the arithmetic in one pass forward and one
-//! backward, on the CPU, in f32 (or f64, for checks against finite differences). Every one of them is tested
-//! against the plain composition of candle operations. Rows are shared out among threads; sums over rows are made in
-//! an order that doesn't depend on how many there are.
+//! differentiable compositions walk each tensor ten times. On the CPU the operations here do the arithmetic in one pass
+//! forward and one backward, in f32 (or f64, for checks against finite differences). Rows are shared out among threads;
+//! sums over rows are made in an order that doesn't depend on how many there are. Other devices run the compositions.
+//! Both forms run on the CPU, where the tests hold each to the other.
 
 mod attention;
+mod composed;
+mod composed_loss;
 mod distill;
 mod norm;
+mod pass;
 mod row;
+pub(crate) mod sums;
 mod swiglu;
 
-pub use attention::{causal_softmax, rotary};
 pub use distill::{Divergence, HeadGradient, Losses, Objective, SoftRow, Target, chunk_rows, head_loss};
-pub use norm::rms_norm;
+pub use pass::Operations;
 pub(crate) use row::{exponentials, largest, total};
-pub use swiglu::swiglu;
 
-use candle_core::{CpuStorage, Layout, Result, WithDType, bail};
+use candle_core::{CpuStorage, Device, Layout, Result, Tensor, WithDType, bail};
+
+/// How operations are computed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Form {
+    /// By loops of this crate, which change sums where they lie: on the CPU.
+    Fused,
+    /// Of candle's operations: on any device.
+    Composed,
+}
+
+impl Form {
+    /// The form for a device.
+    pub fn on(device: &Device) -> Self {
+        if device.is_cpu() { Form::Fused } else { Form::Composed }
+    }
+}
 
 /// Rows that a thread takes at least.
 const ROWS: usize = 16;
@@ -88,12 +106,13 @@ pub(crate) fn values_mut<'a, T: Real>(storage: &'a mut CpuStorage, layout: &Layo
     T::storage_mut(storage).map(|all| &mut all[start..end])
 }
 
-/// Shows the values of a contiguous tensor.
-pub(crate) fn with_values<T: Real, R>(tensor: &candle_core::Tensor, show: impl FnOnce(&[T]) -> R) -> Result<R> {
+/// Shows the values of a contiguous tensor; those of another device are copied for that.
+pub(crate) fn with_values<T: Real, R>(tensor: &Tensor, show: impl FnOnce(&[T]) -> R) -> Result<R> {
+    let tensor = tensor.to_device(&Device::Cpu)?;
     let (storage, layout) = tensor.storage_and_layout();
     match &*storage {
         candle_core::Storage::Cpu(storage) => Ok(show(values(storage, layout)?)),
-        _ => bail!("training computes on the CPU"),
+        _ => bail!("a tensor on the CPU isn't there"),
     }
 }
 

@@ -4,8 +4,8 @@ use super::{ROWS, Real, dispatch, last_dim, values};
 use candle_core::{CpuStorage, CustomOp2, CustomOp3, Layout, Result, Shape, Tensor, WithDType, bail};
 use rayon::prelude::*;
 
-/// `weight * x / sqrt(mean(x^2) + eps)` along the last dimension.
-pub fn rms_norm(x: &Tensor, weight: &Tensor, eps: f64) -> Result<Tensor> {
+/// [`Operations::rms_norm`](super::Operations::rms_norm), fused.
+pub(super) fn rms_norm(x: &Tensor, weight: &Tensor, eps: f64) -> Result<Tensor> {
     x.apply_op2(weight, RmsNorm { eps })
 }
 

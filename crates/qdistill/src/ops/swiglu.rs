@@ -4,8 +4,8 @@ use super::{Real, dispatch, values};
 use candle_core::{CpuStorage, CustomOp2, CustomOp3, Layout, Result, Shape, Tensor, WithDType, bail};
 use rayon::prelude::*;
 
-/// `silu(gate) * up`, elementwise.
-pub fn swiglu(gate: &Tensor, up: &Tensor) -> Result<Tensor> {
+/// [`Operations::swiglu`](super::Operations::swiglu), fused.
+pub(super) fn swiglu(gate: &Tensor, up: &Tensor) -> Result<Tensor> {
     gate.apply_op2(up, SwiGlu)
 }
 

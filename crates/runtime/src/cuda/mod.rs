@@ -29,6 +29,12 @@ pub fn model(device: &Device) -> Option<String> {
     device.as_cuda_device().ok()?.cuda_stream().context().name().ok()
 }
 
+/// Bytes of its memory that are free, if it says; what its pool of memory keeps for later counts as taken.
+pub fn free_memory(device: &Device) -> Option<u64> {
+    let (free, _) = device.as_cuda_device().ok()?.cuda_stream().context().mem_get_info().ok()?;
+    u64::try_from(free).ok()
+}
+
 /// Its multiprocessors.
 pub fn processors(device: &Device) -> usize {
     let attribute = CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT;

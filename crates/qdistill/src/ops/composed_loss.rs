@@ -1,0 +1,267 @@
+//! The losses of [`head_loss`](super::head_loss), composed of candle's operations.
+//!
+//! All rows are worked on at once; gradients are written out, as in the fused form, and not left to autograd.
+
+use super::row::FLOOR;
+use super::{Divergence, Losses, Objective, SoftRow, Target};
+use candle_core::{D, DType, Device, Result, Tensor};
+
+/// The losses of logits `[rows, vocabulary]`, and their gradients times the scale; zeros where there is none.
+pub(super) fn losses(
+    logits: &Tensor,
+    targets: &[Option<Target<'_>>],
+    objective: &Objective,
+    scale: Option<f64>,
+) -> Result<(Losses, Tensor)> {
+    let labels = Labels::new(targets, logits)?;
+    let logs = log_softmax(logits)?;
+    let hard = (logs.gather(&labels.tokens, 1)?.neg()? * &labels.counted)?;
+    let soft = labels.soft.as_ref().map(|soft| soft.compare(logits, objective)).transpose()?;
+    let soft = soft.zip(labels.soft.as_ref()).map(|(found, soft)| found.only(&soft.counted)).transpose()?;
+    let mut sums = Losses { predictions: targets.iter().flatten().count(), ..Losses::default() };
+    sums.hard = total(&hard)?;
+    if let Some(soft) = &soft {
+        sums.soft = total(&soft.value)?;
+    }
+    let Some(scale) = scale else { return Ok((sums, logits.zeros_like()?)) };
+    let Objective { alpha, temperature, .. } = *objective;
+    // d(T^2 D)/dz = T dD/d(z/T).
+    let slopes = logs.exp()?;
+    slopes.scatter_add_set(&labels.tokens, &labels.tokens_of(-1.0, logits)?, 1)?;
+    let slopes = slopes.broadcast_mul(&(&labels.counted * (scale * (1.0 - alpha)))?)?;
+    match soft.filter(|_| alpha > 0.0) {
+        Some(soft) => Ok((sums, (slopes + (soft.slopes * (scale * alpha * temperature))?)?)),
+        None => Ok((sums, slopes)),
+    }
+}
+
+/// Natural logarithms of the probabilities of each row.
+fn log_softmax(logits: &Tensor) -> Result<Tensor> {
+    let above = logits.broadcast_sub(&logits.max_keepdim(D::Minus1)?)?;
+    above.broadcast_sub(&above.exp()?.sum_keepdim(D::Minus1)?.log()?)
+}
+
+/// The sum of a column, in f64.
+fn total(column: &Tensor) -> Result<f64> {
+    let column = column.to_device(&Device::Cpu)?.to_dtype(DType::F64)?;
+    Ok(column.flatten_all()?.to_vec1::<f64>()?.into_iter().sum())
+}
+
+/// What rows should predict, as tensors beside the logits.
+struct Labels {
+    /// `[rows, 1]`; 0 where there is none.
+    tokens: Tensor,
+    /// 1 for rows with a target and 0 for others, `[rows, 1]`.
+    counted: Tensor,
+    soft: Option<Soft>,
+}
+
+/// The teacher's distributions.
+struct Soft {
+    kind: Kind,
+    /// 1 for rows that have them and 0 for others, `[rows, 1]`.
+    counted: Tensor,
+}
+
+enum Kind {
+    /// Logits, `[rows, vocabulary]`.
+    Full(Tensor),
+    /// Tokens and their log-probabilities, `[rows, k]`, and those of all others, `[rows, 1]`.
+    TopK { ids: Tensor, log_probs: Tensor, log_rest: Tensor },
+    /// Draws, `[rows, n]`.
+    Sampled(Tensor),
+}
+
+/// A divergence of each row, `[rows, 1]`, and its gradient with respect to the logits over the temperature,
+/// `[rows, vocabulary]`.
+struct Compared {
+    value: Tensor,
+    slopes: Tensor,
+}
+
+impl Compared {
+    /// Zero in the rows that don't count.
+    fn only(self, counted: &Tensor) -> Result<Self> {
+        Ok(Self { value: (self.value * counted)?, slopes: self.slopes.broadcast_mul(counted)? })
+    }
+}
+
+impl Labels {
+    fn new(targets: &[Option<Target<'_>>], logits: &Tensor) -> Result<Self> {
+        let (rows, device) = (targets.len(), logits.device());
+        let tokens: Vec<u32> = targets.iter().map(|t| t.map_or(0, |t| t.token)).collect();
+        Ok(Self {
+            tokens: Tensor::from_vec(tokens, (rows, 1), device)?,
+            counted: marks(targets.iter().map(Option::is_some), logits)?,
+            soft: Soft::new(targets, logits)?,
+        })
+    }
+
+    /// The same value for each row's token.
+    fn tokens_of(&self, value: f64, like: &Tensor) -> Result<Tensor> {
+        Tensor::ones(self.tokens.shape(), like.dtype(), like.device())? * value
+    }
+}
+
+/// A column of ones and zeros.
+fn marks(of: impl Iterator<Item = bool>, like: &Tensor) -> Result<Tensor> {
+    matrix(of.map(|yes| f32::from(u8::from(yes))).collect(), 1, like)
+}
+
+/// Rows of so many values, where `like` lies and of its type.
+fn matrix(values: Vec<f32>, columns: usize, like: &Tensor) -> Result<Tensor> {
+    let shape = (values.len() / columns, columns);
+    Tensor::from_vec(values, shape, like.device())?.to_dtype(like.dtype())
+}
+
+impl Soft {
+    /// The labels of all rows, which must be of one kind and size; none where no row has any.
+    fn new(targets: &[Option<Target<'_>>], logits: &Tensor) -> Result<Option<Self>> {
+        let rows = || targets.iter().map(|t| t.and_then(|t| t.soft));
+        let Some(first) = rows().flatten().next() else { return Ok(None) };
+        let unlike = || candle_core::Error::Msg("head loss: labels of more than one kind or size".into());
+        let kind = match first {
+            SoftRow::Full(row) => {
+                let vocabulary = row.len();
+                let mut all = Vec::with_capacity(targets.len() * vocabulary);
+                for row in rows() {
+                    match row {
+                        Some(SoftRow::Full(row)) => all.extend_from_slice(row),
+                        Some(_) => return Err(unlike()),
+                        None => all.resize(all.len() + vocabulary, 0.0),
+                    }
+                }
+                Kind::Full(matrix(all, vocabulary, logits)?)
+            }
+            SoftRow::TopK { ids: row, .. } => {
+                let k = row.len();
+                let (mut tokens, mut logs, mut rest) = (vec![], vec![], vec![]);
+                for row in rows() {
+                    match row {
+                        Some(SoftRow::TopK { ids, log_probs, log_rest }) if ids.len() == k => {
+                            tokens.extend_from_slice(ids);
+                            logs.extend_from_slice(log_probs);
+                            rest.push(log_rest);
+                        }
+                        Some(_) => return Err(unlike()),
+                        None => {
+                            tokens.extend(0..k as u32);
+                            logs.resize(logs.len() + k, 0.0);
+                            rest.push(0.0);
+                        }
+                    }
+                }
+                let ids = Tensor::from_vec(tokens, (targets.len(), k), logits.device())?;
+                let floor = |logs: Vec<f32>| logs.into_iter().map(|l| l.max(FLOOR as f32)).collect();
+                let (log_probs, log_rest) = (matrix(floor(logs), k, logits)?, matrix(floor(rest), 1, logits)?);
+                Kind::TopK { ids, log_probs, log_rest }
+            }
+            SoftRow::Sampled(row) => {
+                let n = row.len();
+                let mut draws = Vec::with_capacity(targets.len() * n);
+                for row in rows() {
+                    match row {
+                        Some(SoftRow::Sampled(ids)) if ids.len() == n => draws.extend_from_slice(ids),
+                        Some(_) => return Err(unlike()),
+                        None => draws.resize(draws.len() + n, 0),
+                    }
+                }
+                Kind::Sampled(Tensor::from_vec(draws, (targets.len(), n), logits.device())?)
+            }
+        };
+        Ok(Some(Self { kind, counted: marks(rows().map(|r| r.is_some()), logits)? }))
+    }
+
+    fn compare(&self, logits: &Tensor, objective: &Objective) -> Result<Compared> {
+        let Objective { temperature, divergence, .. } = *objective;
+        let student = log_softmax(&(logits * (1.0 / temperature))?)?;
+        match &self.kind {
+            Kind::Full(teacher) => full(&student, &log_softmax(&(teacher * (1.0 / temperature))?)?, divergence),
+            Kind::TopK { ids, log_probs, log_rest } => top_k(&student, ids, (log_probs, log_rest), divergence),
+            Kind::Sampled(ids) => {
+                let each = 1.0 / ids.dim(1)? as f64;
+                let value = (student.gather(ids, 1)?.sum_keepdim(1)? * -each)?;
+                let slopes = student.exp()?;
+                let pull = (Tensor::ones(ids.shape(), slopes.dtype(), slopes.device())? * -each)?;
+                slopes.scatter_add_set(ids, &pull, 1)?;
+                Ok(Compared { value, slopes })
+            }
+        }
+    }
+}
+
+/// Of the logarithms of both distributions.
+fn full(student: &Tensor, teacher: &Tensor, divergence: Divergence) -> Result<Compared> {
+    let mass = student.exp()?;
+    let ratios = (student - teacher)?;
+    match divergence {
+        Divergence::Forward => {
+            let wanted = teacher.exp()?;
+            let value = (&wanted * &ratios)?.sum_keepdim(1)?.neg()?;
+            Ok(Compared { value, slopes: (mass - wanted)? })
+        }
+        Divergence::Reverse => {
+            let value = (&mass * &ratios)?.sum_keepdim(1)?;
+            let slopes = (mass * ratios.broadcast_sub(&value)?)?;
+            Ok(Compared { value, slopes })
+        }
+        Divergence::JensenShannon => {
+            let ratios = ratios.clamp(FLOOR, -FLOOR)?;
+            // teacher / student = exp(-ratio); student / mixture = 2 / (1 + teacher / student).
+            let of_mixture = ((ratios.neg()?.exp()? + 1.0)?.log()?.neg()? + std::f64::consts::LN_2)?;
+            let mean = ((&mass * &of_mixture)?.sum_keepdim(1)? * 0.5)?;
+            let of_teacher = (teacher.exp()? * (&of_mixture - ratios)?)?.sum_keepdim(1)?;
+            let value = (&mean + (of_teacher * 0.5)?)?;
+            let slopes = (mass * (of_mixture * 0.5)?.broadcast_sub(&mean)?)?;
+            Ok(Compared { value, slopes })
+        }
+    }
+}
+
+/// Of the logarithms of the student's distribution and the teacher's of some tokens and of all others as one more
+/// outcome.
+fn top_k(
+    student: &Tensor,
+    ids: &Tensor,
+    (log_probs, log_rest): (&Tensor, &Tensor),
+    divergence: Divergence,
+) -> Result<Compared> {
+    // What is left is added up anew: the total less the rest would lose a small remainder.
+    let left = student.exp()?;
+    left.scatter_add_set(ids, &left.gather(ids, 1)?.neg()?, 1)?;
+    let rest = left.sum_keepdim(1)?;
+    let listed = outcome(&student.gather(ids, 1)?, log_probs, divergence)?;
+    let others = outcome(&rest.log()?, log_rest, divergence)?;
+    // Where nothing is left, nothing is compared.
+    let (none, some) = (rest.zeros_like()?, rest.gt(0.0)?);
+    let value = (listed.value.sum_keepdim(1)? + some.where_cond(&others.value, &none)?)?;
+    let pull = (listed.slope.sum_keepdim(1)? + some.where_cond(&others.slope, &none)?)?;
+    let each = some.where_cond(&((&others.slope / &rest)? - &pull)?, &none)?;
+    let slopes = left.broadcast_mul(&each)?;
+    slopes.scatter_add_set(ids, &(listed.slope - listed.mass.broadcast_mul(&pull)?)?, 1)?;
+    Ok(Compared { value, slopes })
+}
+
+/// What outcomes add to a divergence, as the fused form's `Outcome`.
+struct Outcomes {
+    value: Tensor,
+    mass: Tensor,
+    slope: Tensor,
+}
+
+fn outcome(student: &Tensor, teacher: &Tensor, divergence: Divergence) -> Result<Outcomes> {
+    let (mass, wanted) = (student.exp()?, teacher.exp()?);
+    let (value, slope) = match divergence {
+        Divergence::Forward => ((&wanted * (teacher - student)?)?, wanted.neg()?),
+        Divergence::Reverse => {
+            let ratio = (student - teacher)?;
+            ((&mass * &ratio)?, (&mass * (&ratio + 1.0)?)?)
+        }
+        Divergence::JensenShannon => {
+            let middle = ((&mass + &wanted)? * 0.5)?.log()?;
+            let of_student = ((&mass * 0.5)? * (student - &middle)?)?;
+            ((((&wanted * 0.5)? * (teacher - middle)?)? + &of_student)?, of_student)
+        }
+    };
+    Ok(Outcomes { value, mass, slope })
+}
