@@ -107,9 +107,13 @@ impl Source for Text<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ops::Divergence;
+    use crate::checkpoint::{self, Output};
+    use crate::ops::{Divergence, Form};
+    use crate::resume::fields;
     use crate::soft::Soft;
-    use crate::testing;
+    use crate::train::{Job, Progress, train};
+    use crate::{metrics, testing};
+    use std::path::Path;
 
     /// Labels each prediction with its own target.
     struct Oracle<'a>(&'a Windows);
@@ -184,5 +188,43 @@ mod tests {
             TrainRecipe { validation_share: 0.0, ..recipe() },
             "validation_share",
         );
+    }
+
+    #[test]
+    fn both_forms_train_alike_and_resume_to_the_same_bytes() {
+        let ((tokenizer, _), windows) = (testing::corpus(), windows());
+        let recipe = TrainRecipe { steps: 8, validate_every: 4, dropout: 0.1, ..recipe() };
+        let objective = Objective { alpha: 0.5, temperature: 1.0, divergence: Divergence::Forward };
+        let go = |form, folder: &Path, resume, progress: &mut dyn Progress| {
+            let student = testing::student(1).in_form(form);
+            let mut oracle = Oracle(&windows);
+            let mut job = Job {
+                student: &student,
+                source: &mut Text::new(&windows, Some(&mut oracle), &student, &objective, &recipe)?,
+                objective,
+                recipe: &recipe,
+                output: &Output::of_pretrained(folder, student.shape(), &tokenizer)?,
+                tokenizer: &tokenizer,
+                identity: fields(&recipe)?,
+            };
+            train(&mut job, resume, progress)
+        };
+        let folder = tempfile::tempdir().expect("a folder");
+        let into = |name: &str| folder.path().join(name);
+        let whole = |form, name| go(form, &into(name), false, &mut ()).expect("it trains").best;
+        let (fused, composed) = (whole(Form::Fused, "fused"), whole(Form::Composed, "composed"));
+        assert_eq!(fused.step, composed.step);
+        assert!((fused.loss - composed.loss).abs() < 1e-5, "{fused:?} {composed:?}");
+        assert!((fused.kl.expect("labels") - composed.kl.expect("labels")).abs() < 1e-5);
+
+        let halves = into("halves");
+        let mut stop = testing::Stop(7);
+        let first = std::panic::AssertUnwindSafe(|| go(Form::Composed, &halves, false, &mut stop));
+        assert!(std::panic::catch_unwind(first).is_err());
+        go(Form::Composed, &halves, true, &mut ()).expect("it resumes");
+        for name in [checkpoint::WEIGHTS, metrics::FILE] {
+            let bytes = |folder: &Path| std::fs::read(folder.join(name)).expect(name);
+            assert!(bytes(&halves) == bytes(&into("composed")), "{name}");
+        }
     }
 }

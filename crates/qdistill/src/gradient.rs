@@ -28,6 +28,7 @@ impl Window {
         let soft = match &self.soft {
             None => None,
             Some(Soft::Full { logits }) => Some(SoftRow::Full(&logits[row(vocabulary)])),
+            Some(Soft::Resident(logits)) => Some(SoftRow::Resident { logits, row: prediction }),
             Some(Soft::TopK { k, ids, log_probs, log_rest }) => Some(SoftRow::TopK {
                 ids: &ids[row(*k)],
                 log_probs: &log_probs[row(*k)],

@@ -1,8 +1,10 @@
 //! Distillation: training a small student.
 //!
-//! So far: [`pretrain`] trains a small Llama and its tokenizer from text, and [`outliers::plant`] gives a finished
-//! model the outlier channels that large models have, without changing what it computes. Training runs on the CPU in
-//! f32, on candle's autograd with the fused operations of [`ops`].
+//! [`labels`] keeps a teacher's distributions, [`distill`] and [`train`](mod@train) train a student on them,
+//! [`pretrain`](fn@pretrain) trains a small Llama and its tokenizer from text, and [`outliers::plant`] gives a finished
+//! model the outlier channels that large models have, without changing what it computes. Training runs in f32, on
+//! candle's autograd with the operations of [`ops`]: fused on the CPU, composed of candle's on a GPU. [`selftest`] holds
+//! a device to the definitions.
 
 pub mod checkpoint;
 pub mod continuations;
@@ -21,6 +23,7 @@ mod pretrain;
 pub mod random;
 pub mod recipe;
 pub mod resume;
+pub mod selftest;
 pub mod soft;
 pub mod student;
 pub mod teacher;

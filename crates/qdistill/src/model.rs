@@ -300,7 +300,8 @@ impl Block {
 
     /// Every variable.
     fn vars(&mut self) -> impl Iterator<Item = &mut Var> {
-        let linears = [&mut self.q, &mut self.k, &mut self.v, &mut self.o, &mut self.gate, &mut self.up, &mut self.down];
+        let linears =
+            [&mut self.q, &mut self.k, &mut self.v, &mut self.o, &mut self.gate, &mut self.up, &mut self.down];
         let linears = linears.into_iter().flat_map(|l| std::iter::once(&mut l.weight).chain(&mut l.bias));
         [&mut self.input_norm, &mut self.post_norm].into_iter().chain(linears)
     }

@@ -10,7 +10,7 @@ use crate::recipe::{Recipe, TrainRecipe};
 use crate::resume;
 use crate::tokenizer;
 use crate::train::{Drawn, Finished, Job, Progress, Source, check_free, train};
-use candle_core::DType;
+use candle_core::{DType, Device};
 use std::path::Path;
 
 /// Text to train on.
@@ -24,9 +24,13 @@ pub struct Texts {
 
 /// Trains a tokenizer and a model, and leaves the model with the best validation loss in `folder`, which must not
 /// hold anything yet unless an interrupted training is resumed.
+///
+/// # Errors
+/// What [`train`] says, texts that are too short, and a recipe or model that can't be.
 pub fn pretrain(
     recipe: &Recipe,
     texts: &Texts,
+    device: &Device,
     folder: &Path,
     resume: bool,
     progress: &mut dyn Progress,
@@ -43,7 +47,8 @@ pub fn pretrain(
     if corpus.validation.is_empty() {
         return Err(Error::Text("no part of it is left for validation; raise validation_share".into()));
     }
-    let student = Student::new(&recipe.model, recipe.tokenizer.vocabulary, DType::F32, train_recipe.seed)?;
+    let student =
+        Student::new(&recipe.model, recipe.tokenizer.vocabulary, DType::F32, train_recipe.seed)?.on(device)?;
     let output = Output::of_pretrained(folder, &recipe.model, &tokenizer)?;
     let sampler = Sampler::new(&corpus, train_recipe.sentence_share, train_recipe.seed);
     let mut source = Batches { corpus: &corpus, sampler, recipe: train_recipe };
@@ -120,7 +125,7 @@ mod tests {
     fn train(recipe: &Recipe) -> (tempfile::TempDir, Log) {
         let folder = tempfile::tempdir().expect("a folder");
         let mut log = Log::default();
-        pretrain(recipe, &texts(), folder.path(), false, &mut log).expect("it trains");
+        pretrain(recipe, &texts(), &Device::Cpu, folder.path(), false, &mut log).expect("it trains");
         (folder, log)
     }
 
@@ -168,15 +173,6 @@ mod tests {
         assert_ne!(weights(&first.0), weights(&train(&recipe).0));
     }
 
-    /// Stops everything after a step, as a kill would.
-    struct Stop(usize);
-
-    impl Progress for Stop {
-        fn stepped(&mut self, step: &Step) {
-            assert!(step.step < self.0, "stopped as the test wants");
-        }
-    }
-
     #[test]
     fn an_interrupted_training_resumes_to_the_same_bytes() {
         let mut recipe = testing::recipe();
@@ -184,9 +180,11 @@ mod tests {
         let (whole, _) = train(&recipe);
         let folder = tempfile::tempdir().expect("a folder");
         let into = folder.path().join("model");
-        let go =
-            |recipe: &Recipe, resume, progress: &mut dyn Progress| pretrain(recipe, &texts(), &into, resume, progress);
-        let stopped = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| go(&recipe, false, &mut Stop(7))));
+        let go = |recipe: &Recipe, resume, progress: &mut dyn Progress| {
+            pretrain(recipe, &texts(), &Device::Cpu, &into, resume, progress)
+        };
+        let stopped =
+            std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| go(&recipe, false, &mut testing::Stop(7))));
         assert!(stopped.is_err());
         let again = go(&recipe, false, &mut ()).expect_err("a state is left").to_string();
         assert!(again.contains("--resume"), "{again}");
@@ -211,7 +209,7 @@ mod tests {
         recipe.train = TrainRecipe { steps: 1000, validate_every: 2, patience: Some(3), ..recipe.train };
         recipe.train.learning_rate = 1e-12;
         let folder = tempfile::tempdir().expect("a folder");
-        let finished = pretrain(&recipe, &texts(), folder.path(), false, &mut ()).expect("it trains");
+        let finished = pretrain(&recipe, &texts(), &Device::Cpu, folder.path(), false, &mut ()).expect("it trains");
         assert!(finished.stopped_early && finished.steps < 1000, "{finished:?}");
         assert!(finished.best.step < finished.steps);
     }
@@ -231,7 +229,8 @@ mod tests {
         recipe.train.learning_rate = 1e30;
         recipe.train.warmup = 0;
         let folder = tempfile::tempdir().expect("a folder");
-        let error = pretrain(&recipe, &texts(), folder.path(), false, &mut ()).expect_err("it can't converge");
+        let error =
+            pretrain(&recipe, &texts(), &Device::Cpu, folder.path(), false, &mut ()).expect_err("it can't converge");
         assert!(matches!(error, Error::Diverged { .. }), "{error}");
         assert_eq!(std::fs::read_dir(folder.path()).expect("the folder").count(), 0, "nothing is left behind");
     }
@@ -240,7 +239,8 @@ mod tests {
     fn an_occupied_folder_is_left_alone() {
         let folder = tempfile::tempdir().expect("a folder");
         std::fs::write(folder.path().join("precious"), "x").expect("a file");
-        let error = pretrain(&testing::recipe(), &texts(), folder.path(), false, &mut ()).expect_err("occupied");
+        let error =
+            pretrain(&testing::recipe(), &texts(), &Device::Cpu, folder.path(), false, &mut ()).expect_err("occupied");
         assert!(matches!(error, Error::Occupied(_)), "{error}");
     }
 
@@ -248,7 +248,8 @@ mod tests {
     fn too_little_text_is_an_error() {
         let short = Texts { running: vec!["The whale.".into()], sentences: vec![] };
         let folder = tempfile::tempdir().expect("a folder");
-        let error = pretrain(&testing::recipe(), &short, folder.path(), false, &mut ()).expect_err("too short");
+        let error =
+            pretrain(&testing::recipe(), &short, &Device::Cpu, folder.path(), false, &mut ()).expect_err("too short");
         assert!(matches!(error, Error::Text(_)), "{error}");
         let none = std::fs::read_dir(folder.path()).expect("the folder").count();
         assert_eq!(none, 0);

@@ -40,7 +40,10 @@ impl<'a> Bar<'a> {
 
 impl Progress for Bar<'_> {
     fn started(&mut self, start: &Start) {
-        self.line(&format!("{} weights, {} of them trained; {}", start.weights, start.trained, start.text));
+        self.line(&format!(
+            "{} weights, {} of them trained on {}; {}",
+            start.weights, start.trained, start.device, start.text
+        ));
         if start.done > 0 {
             self.line(&format!("resumed after step {}", start.done));
         }

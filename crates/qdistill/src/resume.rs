@@ -109,9 +109,11 @@ fn begin_checksum(metadata: &IndexMap<String, String>) -> blake3::Hasher {
 /// Which setting of the saved training is another now, in words.
 fn difference(saved: &str, identity: &Identity) -> Option<String> {
     let saved: Identity = serde_json::from_str(saved).unwrap_or_default();
-    let (name, now) = identity.iter().find(|(name, value)| saved.get(*name) != Some(value))?;
-    Some(match saved.get(name) {
-        Some(then) if then.len().max(now.len()) <= 40 => format!("with {name} {then}, not {now}"),
+    let names = identity.keys().chain(saved.keys());
+    let (name, then, now) = names.map(|n| (n, saved.get(n), identity.get(n))).find(|(_, then, now)| then != now)?;
+    Some(match (then, now) {
+        (Some(then), Some(now)) if then.len().max(now.len()) <= 40 => format!("with {name} {then}, not {now}"),
+        (Some(then), None) if then.len() <= 40 => format!("with {name} {then}"),
         _ => format!("with another {name}"),
     })
 }
@@ -244,6 +246,9 @@ mod tests {
         assert!(other("learning_rate", "0.1").contains("by a training with learning_rate 0.02, not 0.1; give"));
         assert!(other("text", &"b".repeat(64)).contains("with another text; give"));
         assert!(other("invented", "1").contains("with another invented"));
+        let mut less = identity.clone();
+        less.shift_remove("clip");
+        assert!(load(&less).map(|_| ()).expect_err("a setting is gone").contains("by a training with clip 1.0; give"));
 
         let whole = std::fs::read(&path).expect("read");
         for at in (0..whole.len()).step_by(whole.len() / 50) {

@@ -1,6 +1,7 @@
 //! Soft labels: a teacher's distribution over the next token.
 
 use crate::Result;
+use candle_core::Tensor;
 use std::ops::RangeInclusive;
 
 /// Temperatures that can be asked for: below, a distribution is one token; above, it is even.
@@ -28,6 +29,8 @@ pub enum Soft {
         /// Logits at temperature 1, `[rows, vocabulary]`. A constant added to a row changes nothing.
         logits: Vec<f32>,
     },
+    /// Everything, left on the device that the teacher ran on.
+    Resident(Resident),
     /// The most likely tokens, and the mass of all others.
     TopK {
         /// Tokens of a row.
@@ -49,11 +52,23 @@ pub enum Soft {
     },
 }
 
+/// Logits at temperature 1 on a device, `[rows, vocabulary]`, in f32.
+#[derive(Debug, Clone)]
+pub struct Resident(pub Tensor);
+
+/// Whether they are the same tensor.
+impl PartialEq for Resident {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.id() == other.0.id()
+    }
+}
+
 impl Soft {
     /// How many predictions these are labels for, with a teacher of `vocab_size` entries.
     pub fn rows(&self, vocab_size: usize) -> usize {
         match self {
             Soft::Full { logits } => logits.len() / vocab_size.max(1),
+            Soft::Resident(Resident(logits)) => logits.elem_count() / vocab_size.max(1),
             Soft::TopK { log_rest, .. } => log_rest.len(),
             Soft::Sampled { n, ids } => ids.len() / (*n).max(1),
         }
@@ -65,7 +80,7 @@ pub trait Teacher {
     /// Entries of the vocabulary that the labels are over.
     fn vocab_size(&self) -> usize;
 
-    /// The temperature that [`Soft::TopK`] and [`Soft::Sampled`] are at. [`Soft::Full`] suits every temperature.
+    /// The temperature that [`Soft::TopK`] and [`Soft::Sampled`] are at. [`Soft::Full`] and [`Soft::Resident`] suit every temperature.
     fn temperature(&self) -> f64;
 
     /// Labels of the window of this index (into [`Windows::windows`](crate::windows::Windows)), one row for each of

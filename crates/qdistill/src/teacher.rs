@@ -1,10 +1,10 @@
 //! The teacher: any model that the store opens, checkpoint or artifact, run by the runtime.
 
 use crate::data::read_text;
-use crate::soft::{Soft, Teacher};
+use crate::soft::{Resident, Soft, Teacher};
 use crate::windows::Windows;
 use crate::{Error, Result};
-use candle_core::Tensor;
+use candle_core::{D, Tensor};
 use runtime::{Math, Transformer};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -131,12 +131,15 @@ pub struct Online<'a> {
     kept: BTreeMap<usize, Option<Tensor>>,
     /// Bytes that there is still room for.
     room: usize,
+    /// Whether logits stay on the model's device.
+    resident: bool,
 }
 
 impl<'a> Online<'a> {
     /// A teacher for these windows.
     pub fn new(model: &'a Model, windows: &'a Windows, temperature: f64) -> Self {
-        Self { model, windows, temperature, kept: BTreeMap::new(), room: KEPT }
+        let resident = !model.transformer.device().is_cpu();
+        Self { model, windows, temperature, kept: BTreeMap::new(), room: KEPT, resident }
     }
 
     /// Hidden states of a window, kept or run.
@@ -166,9 +169,18 @@ impl Teacher for Online<'_> {
 
     fn soft(&mut self, window: usize) -> Result<Soft> {
         let hidden = self.hidden(window)?;
+        let not_finite = || self.model.not_finite(&format!("the logits of window {window}"));
+        if self.resident {
+            let logits = self.model.transformer.logits(&hidden.get(0)?)?;
+            // Of what is finite, zero times it is zero.
+            return match (&logits * 0.0)?.sum(D::Minus1)?.sum_all()?.to_scalar::<f32>()? {
+                0.0 => Ok(Soft::Resident(Resident(logits))),
+                _ => Err(not_finite()),
+            };
+        }
         let logits = self.model.transformer.see_logits(&hidden, 0..hidden.dim(1)?, <[f32]>::to_vec)?;
         if !logits.iter().all(|x| x.is_finite()) {
-            return Err(self.model.not_finite(&format!("the logits of window {window}")));
+            return Err(not_finite());
         }
         Ok(Soft::Full { logits })
     }
@@ -197,6 +209,14 @@ mod tests {
             for (w, plain) in plain.iter().enumerate() {
                 assert!(online.soft(w).expect("labels") == *plain, "window {w}");
             }
+        }
+        // As on a GPU: what is labelled stays where it was computed.
+        online.resident = true;
+        for (w, plain) in plain.iter().enumerate() {
+            let Soft::Resident(Resident(logits)) = online.soft(w).expect("labels") else { panic!("not resident") };
+            assert_eq!(logits.dims(), [7, model.vocab_size()]);
+            let logits = logits.flatten_all().and_then(|l| l.to_vec1()).expect("logits");
+            assert!(Soft::Full { logits } == *plain, "window {w}");
         }
         let kept: Vec<usize> = online.kept.iter().filter(|(_, h)| h.is_some()).map(|(w, _)| *w).collect();
         assert_eq!((kept, online.room), (vec![0, 2], 7 * width * 4 - 1));

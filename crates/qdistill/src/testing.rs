@@ -5,6 +5,7 @@ use crate::gradient::Gradients;
 use crate::model::Student;
 use crate::recipe::{Recipe, Shape, TokenizerRecipe, TrainRecipe};
 use crate::tokenizer;
+use crate::train::{Progress, Step};
 use candle_core::{DType, Tensor};
 use tokenizers::Tokenizer;
 
@@ -81,4 +82,13 @@ pub fn corpus() -> (Tokenizer, Corpus) {
     let tokenizer = tokenizer::train(&text, 300).expect("enough text");
     let corpus = Corpus::new(&tokenizer, &text, &[SENTENCES.into()], 32, 0.1).expect("enough text");
     (tokenizer, corpus)
+}
+
+/// Stops everything after a step, as a kill would.
+pub struct Stop(pub usize);
+
+impl Progress for Stop {
+    fn stepped(&mut self, step: &Step) {
+        assert!(step.step < self.0, "stopped as the test wants");
+    }
 }

@@ -45,6 +45,8 @@ pub struct Start {
     pub trained: usize,
     /// What is trained on and what is held out, in words.
     pub text: String,
+    /// Where it is computed.
+    pub device: String,
 }
 
 /// One optimizer step.
@@ -140,7 +142,8 @@ pub struct Job<'a> {
     pub output: &'a Output,
     /// Reads and writes the sample.
     pub tokenizer: &'a Tokenizer,
-    /// Tells one training from another: a state saved under another identity isn't resumed.
+    /// Tells one training from another: a state saved under another identity isn't resumed. To which kind of device it
+    /// belongs is added.
     pub identity: Identity,
 }
 
@@ -166,6 +169,10 @@ pub fn check_free(folder: &Path) -> Result<()> {
 /// # Errors
 /// [`Error::Diverged`], [`Error::Resume`], [`Error::Occupied`], and what source and output say.
 pub fn train(job: &mut Job<'_>, resume: bool, progress: &mut dyn Progress) -> Result<Finished> {
+    if !job.student.device().is_cpu() {
+        // Its sums are others than the CPU's.
+        job.identity.insert("device".into(), "gpu".into());
+    }
     if resume {
         return go(job, resume, progress);
     }
@@ -187,6 +194,7 @@ fn go(job: &mut Job<'_>, resume: bool, progress: &mut dyn Progress) -> Result<Fi
         weights: job.student.weights(),
         trained: trainer.gradients.parameters().iter().map(|p| p.var.elem_count()).sum(),
         text: job.source.describe(),
+        device: runtime::device_name(job.student.device()),
     });
     let recipe = job.recipe;
     while trainer.step < recipe.steps && !trainer.out_of_patience(recipe) {

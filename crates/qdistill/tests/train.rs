@@ -281,7 +281,7 @@ fn misfits_are_one_line() {
     says(&["--validation-share", "0"], 2, "validation_share must be above 0");
     says(&["--validation-share", "1"], 2, "below 1");
     says(&["--temperature", "1e300"], 2, "between 0.1 and 100");
-    says(&["--device", "cuda"], 2, "training runs on the CPU only");
+    says(&["--device", "cuda:900"], 2 - i32::from(cfg!(feature = "cuda")), "cuda:900");
     std::fs::write(bench.path("settings.toml"), "[train]\nsteps = \"many\"\n").expect("written");
     says(&["--config", "settings.toml"], 2, "settings.toml, line 2: invalid type");
     std::fs::write(bench.path("settings.toml"), "[train]\nstep = 3\n").expect("written");
@@ -293,4 +293,15 @@ fn misfits_are_one_line() {
     std::fs::create_dir(bench.path("student")).expect("a folder");
     std::fs::write(bench.path("student/precious"), "x").expect("written");
     says(&[], 1, "isn't empty");
+}
+
+#[test]
+fn the_self_test_passes_on_the_cpu() {
+    let bench = Bench::new();
+    let out = bench.run(&["selftest", "--json", "--seed", "5", "--device", "cpu"]);
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    let found: Value = serde_json::from_slice(&out.stdout).expect("JSON");
+    assert_eq!((&found["device"], &found["seed"]), (&"cpu".into(), &5.into()));
+    let checks = found["checks"].as_array().expect("checks");
+    assert!(checks.len() == 20 && checks.iter().all(|c| c["error"].as_f64().is_some_and(|e| e < 1.0)), "{checks:?}");
 }

@@ -3,12 +3,16 @@
 mod label;
 mod plant;
 mod pretrain;
+mod selftest;
 mod show;
 mod train;
 
+use candle_core::Device;
 use clap::{Parser, Subcommand};
 use qdistill::soft::check_temperature;
+use report::DeviceArgs;
 use report::progress::Bars;
+use runtime::{ComputeType, Options};
 use std::io::Write;
 use std::process::ExitCode;
 
@@ -30,6 +34,8 @@ enum Command {
     Train(Box<train::Args>),
     /// Train a small Llama and its tokenizer from text, into a Hugging Face directory.
     Pretrain(pretrain::Args),
+    /// Hold a device's training to its definition in f64.
+    Selftest(selftest::Args),
     /// Give a model the outlier channels that large models have, without changing what it computes.
     PlantOutliers(plant::Args),
 }
@@ -60,6 +66,11 @@ fn some(text: &str) -> Result<usize, String> {
     text.parse().ok().filter(|&n: &usize| n > 0).ok_or_else(|| "it must be a number of at least 1".into())
 }
 
+/// Where training computes. It does so in f32, and what a teacher beside it multiplies is f32, too.
+fn device(place: &DeviceArgs) -> runtime::Result<Device> {
+    runtime::device(&place.device, &Options { compute: ComputeType::F32, ..Options::default() })
+}
+
 /// Runs the program: exit code 0 when all went well, 1 on failure, 2 on wrong usage.
 pub fn main() -> ExitCode {
     let cli = match report::arguments::<Cli>() {
@@ -72,6 +83,7 @@ pub fn main() -> ExitCode {
         Command::Show(args) => show::run(args),
         Command::Train(args) => train::run(args, &bars),
         Command::Pretrain(args) => pretrain::run(args, &bars),
+        Command::Selftest(args) => selftest::run(args),
         Command::PlantOutliers(args) => plant::run(args),
     };
     bars.finish();

@@ -5,6 +5,7 @@ use anyhow::Result;
 use qdistill::data::read_text;
 use qdistill::recipe::Recipe;
 use qdistill::{Texts, pretrain};
+use report::DeviceArgs;
 use report::progress::Bars;
 use std::path::PathBuf;
 
@@ -32,16 +33,20 @@ pub struct Args {
     /// Go on where an interrupted training stopped.
     #[arg(long)]
     resume: bool,
+    /// Where to train.
+    #[command(flatten)]
+    place: DeviceArgs,
 }
 
 /// Runs it; returns the result's text.
 pub fn run(args: &Args, bars: &Bars) -> Result<String> {
     let mut recipe = Recipe::read(&args.config)?;
+    let device = super::device(&args.place)?;
     recipe.train.steps = args.steps.unwrap_or(recipe.train.steps);
     recipe.train.seed = args.seed.unwrap_or(recipe.train.seed);
     let read_all = |paths: &[PathBuf]| paths.iter().map(|path| read_text(path)).collect::<Result<_, _>>();
     let texts = Texts { running: read_all(&args.text)?, sentences: read_all(&args.sentences)? };
-    let best = pretrain(&recipe, &texts, &args.output, args.resume, &mut Bar::new(bars, "KL".into()))?.best;
+    let best = pretrain(&recipe, &texts, &device, &args.output, args.resume, &mut Bar::new(bars, "KL".into()))?.best;
     Ok(format!(
         "{}: validation loss {:.4} (perplexity {:.3}) at step {}\n",
         args.output.display(),

@@ -1,6 +1,5 @@
 //! `qdistill train`.
 
-use super::Usage;
 use crate::progress::Bar;
 use anyhow::{Result, bail};
 use clap::ValueEnum;
@@ -8,6 +7,7 @@ use qdistill::checkpoint::Output;
 use qdistill::distill::Text;
 use qdistill::labels::{Kind as LabelKind, Labels};
 use qdistill::metrics;
+use qdistill::model::Student;
 use qdistill::ops::{Divergence, Objective};
 use qdistill::recipe::{DistillRecipe, TrainRecipe};
 use qdistill::resume::{Identity, fields};
@@ -125,14 +125,10 @@ enum Stored {
 pub fn run(args: &Args, bars: &Bars) -> Result<String> {
     let mut recipe = settings(args)?;
     let spec = Spec::parse(&args.student)?;
-    if !["auto", "cpu"].contains(&args.place.device.as_str()) {
-        bail!(Usage(format!(
-            "--device {}: training runs on the CPU only; label and show run a teacher on a GPU, and a training from \
-             labels needs no teacher",
-            args.place.device
-        )));
-    }
-    let teacher = Model::open(&args.teacher, "cpu", "f32")?;
+    let device = super::device(&args.place)?;
+    // With labels only its files are needed.
+    let beside = if args.labels.is_some() { "cpu" } else { &args.place.device };
+    let teacher = Model::open(&args.teacher, beside, "f32")?;
     let labels = args.labels.as_deref().map(Labels::open).transpose()?;
     let cut;
     let windows: &Windows = match &labels {
@@ -155,7 +151,7 @@ pub fn run(args: &Args, bars: &Bars) -> Result<String> {
         None => &mut online,
     };
     let frozen = args.freeze == Some(Freeze::Embeddings);
-    let student = student::build(&spec, &teacher.files, frozen, settings.seed)?;
+    let student = student::build(&spec, &teacher.files, frozen, settings.seed)?.on(&device)?;
     let float = match args.dtype {
         Stored::F16 => FloatType::F16,
         Stored::Bf16 => FloatType::BF16,
@@ -200,7 +196,7 @@ pub fn run(args: &Args, bars: &Bars) -> Result<String> {
     let mut bar = Bar::new(bars, kl.clone());
     let finished = train(&mut job, args.resume, &mut bar)?;
     draw(&args.output)?;
-    result(args, &finished, &kl, student.weights(), began.elapsed().as_secs_f64())
+    result(args, &finished, &kl, &student, began.elapsed().as_secs_f64())
 }
 
 /// The file's settings under the flags.
@@ -277,11 +273,12 @@ fn draw(folder: &Path) -> Result<()> {
     Ok(store::output::write_file(&folder.join("loss.svg"), svg.as_bytes())?)
 }
 
-fn result(args: &Args, finished: &Finished, kl_name: &str, weights: usize, seconds: f64) -> Result<String> {
+fn result(args: &Args, finished: &Finished, kl_name: &str, student: &Student, seconds: f64) -> Result<String> {
     if args.json {
         let mut result = json!({
             "student": args.output,
-            "weights": weights,
+            "weights": student.weights(),
+            "device": runtime::device_name(student.device()),
         });
         if let (Value::Object(result), Value::Object(more)) = (&mut result, serde_json::to_value(finished)?) {
             result.extend(more);
@@ -294,7 +291,7 @@ fn result(args: &Args, finished: &Finished, kl_name: &str, weights: usize, secon
     Ok(format!(
         "{}: {} weights, validation loss {:.4} (perplexity {:.3}){kl} at step {} of {}{stopped}; {}\n",
         args.output.display(),
-        format::count(weights as u64),
+        format::count(student.weights() as u64),
         best.loss,
         best.perplexity,
         best.step,

@@ -4,7 +4,8 @@
 
 use super::row::FLOOR;
 use super::{Divergence, Losses, Objective, SoftRow, Target};
-use candle_core::{D, DType, Device, Result, Tensor};
+use crate::soft::Resident;
+use candle_core::{D, DType, Device, Result, Tensor, bail};
 
 /// The losses of logits `[rows, vocabulary]`, and their gradients times the scale; zeros where there is none.
 pub(super) fn losses(
@@ -114,62 +115,78 @@ fn matrix(values: Vec<f32>, columns: usize, like: &Tensor) -> Result<Tensor> {
     Tensor::from_vec(values, shape, like.device())?.to_dtype(like.dtype())
 }
 
+/// One after the other what `of` takes from each row, which must be `columns` long; `padding` where there is no row.
+fn joined<'a, T: Copy + 'a>(
+    rows: &[Option<SoftRow<'a>>],
+    columns: usize,
+    padding: impl Fn(usize) -> T,
+    of: impl Fn(SoftRow<'a>) -> Option<&'a [T]>,
+) -> Result<Vec<T>> {
+    let mut all = Vec::with_capacity(rows.len() * columns);
+    for row in rows {
+        match row.map(&of) {
+            Some(Some(values)) if values.len() == columns => all.extend_from_slice(values),
+            Some(_) => bail!("head loss: labels of more than one kind or size"),
+            None => all.extend((0..columns).map(&padding)),
+        }
+    }
+    Ok(all)
+}
+
+/// Rows that lie on the device, without a way through the machine's memory; zeros where there is none.
+fn resident(rows: &[Option<SoftRow<'_>>], like: &Tensor) -> Result<Tensor> {
+    let place = |row: &Option<SoftRow<'_>>| match *row {
+        Some(SoftRow::Resident { logits, row }) => Some((logits.0.id(), row)),
+        _ => None,
+    };
+    let follows = |a: &Option<SoftRow<'_>>, b: &Option<SoftRow<'_>>| match (place(a), place(b)) {
+        (Some((a, i)), Some((b, j))) => a == b && j == i + 1,
+        (a, b) => a.is_none() && b.is_none(),
+    };
+    let stretches = rows.chunk_by(follows).map(|stretch| match stretch[0] {
+        Some(SoftRow::Resident { logits: Resident(logits), row }) => logits.narrow(0, row, stretch.len()),
+        Some(_) => bail!("head loss: labels of more than one kind or size"),
+        None => Tensor::zeros((stretch.len(), like.dim(1)?), DType::F32, like.device()),
+    });
+    Tensor::cat(&stretches.collect::<Result<Vec<_>>>()?, 0)
+}
+
 impl Soft {
     /// The labels of all rows, which must be of one kind and size; none where no row has any.
     fn new(targets: &[Option<Target<'_>>], logits: &Tensor) -> Result<Option<Self>> {
-        let rows = || targets.iter().map(|t| t.and_then(|t| t.soft));
-        let Some(first) = rows().flatten().next() else { return Ok(None) };
-        let unlike = || candle_core::Error::Msg("head loss: labels of more than one kind or size".into());
-        let kind = match first {
+        let rows: Vec<Option<SoftRow<'_>>> = targets.iter().map(|t| t.and_then(|t| t.soft)).collect();
+        let Some(first) = rows.iter().flatten().next() else { return Ok(None) };
+        let device = logits.device();
+        let kind = match *first {
+            SoftRow::Resident { .. } => Kind::Full(resident(&rows, logits)?.to_dtype(logits.dtype())?),
             SoftRow::Full(row) => {
-                let vocabulary = row.len();
-                let mut all = Vec::with_capacity(targets.len() * vocabulary);
-                for row in rows() {
-                    match row {
-                        Some(SoftRow::Full(row)) => all.extend_from_slice(row),
-                        Some(_) => return Err(unlike()),
-                        None => all.resize(all.len() + vocabulary, 0.0),
-                    }
-                }
-                Kind::Full(matrix(all, vocabulary, logits)?)
+                let columns = row.len();
+                let all =
+                    joined(&rows, columns, |_| 0.0, |row| if let SoftRow::Full(row) = row { Some(row) } else { None })?;
+                Kind::Full(matrix(all, columns, logits)?)
             }
-            SoftRow::TopK { ids: row, .. } => {
-                let k = row.len();
-                let (mut tokens, mut logs, mut rest) = (vec![], vec![], vec![]);
-                for row in rows() {
-                    match row {
-                        Some(SoftRow::TopK { ids, log_probs, log_rest }) if ids.len() == k => {
-                            tokens.extend_from_slice(ids);
-                            logs.extend_from_slice(log_probs);
-                            rest.push(log_rest);
-                        }
-                        Some(_) => return Err(unlike()),
-                        None => {
-                            tokens.extend(0..k as u32);
-                            logs.resize(logs.len() + k, 0.0);
-                            rest.push(0.0);
-                        }
-                    }
-                }
-                let ids = Tensor::from_vec(tokens, (targets.len(), k), logits.device())?;
-                let floor = |logs: Vec<f32>| logs.into_iter().map(|l| l.max(FLOOR as f32)).collect();
-                let (log_probs, log_rest) = (matrix(floor(logs), k, logits)?, matrix(floor(rest), 1, logits)?);
-                Kind::TopK { ids, log_probs, log_rest }
+            SoftRow::TopK { ids, .. } => {
+                let k = ids.len();
+                let part = |row| match row {
+                    SoftRow::TopK { ids, log_probs, log_rest } => Some((ids, log_probs, log_rest)),
+                    _ => None,
+                };
+                let floor = |log: f32| log.max(FLOOR as f32);
+                // Tokens are there once: so are those of rows that don't count.
+                let ids = joined(&rows, k, |i| i as u32, |row| part(row).map(|p| p.0))?;
+                let logs = joined(&rows, k, |_| 0.0, |row| part(row).map(|p| p.1))?.into_iter().map(floor).collect();
+                let rest = rows.iter().map(|r| r.and_then(part).map_or(0.0, |p| floor(p.2))).collect();
+                let (log_probs, log_rest) = (matrix(logs, k, logits)?, matrix(rest, 1, logits)?);
+                Kind::TopK { ids: Tensor::from_vec(ids, (targets.len(), k), device)?, log_probs, log_rest }
             }
             SoftRow::Sampled(row) => {
                 let n = row.len();
-                let mut draws = Vec::with_capacity(targets.len() * n);
-                for row in rows() {
-                    match row {
-                        Some(SoftRow::Sampled(ids)) if ids.len() == n => draws.extend_from_slice(ids),
-                        Some(_) => return Err(unlike()),
-                        None => draws.resize(draws.len() + n, 0),
-                    }
-                }
-                Kind::Sampled(Tensor::from_vec(draws, (targets.len(), n), logits.device())?)
+                let ids =
+                    joined(&rows, n, |_| 0, |row| if let SoftRow::Sampled(ids) = row { Some(ids) } else { None })?;
+                Kind::Sampled(Tensor::from_vec(ids, (targets.len(), n), device)?)
             }
         };
-        Ok(Some(Self { kind, counted: marks(rows().map(|r| r.is_some()), logits)? }))
+        Ok(Some(Self { kind, counted: marks(rows.iter().map(Option::is_some), logits)? }))
     }
 
     fn compare(&self, logits: &Tensor, objective: &Objective) -> Result<Compared> {

@@ -8,6 +8,7 @@ use super::row::{
     FLOOR, combine, exponentials, forward, jensen_shannon, largest, log_ratios, multiply, reverse, subtract, total,
 };
 use super::{Form, Real, composed_loss, sums};
+use crate::soft::Resident;
 use candle_core::{Result, Tensor, bail};
 use rayon::prelude::*;
 
@@ -54,6 +55,13 @@ impl Objective {
 pub enum SoftRow<'a> {
     /// Logits of the whole vocabulary, at temperature 1.
     Full(&'a [f32]),
+    /// The same in a row of a tensor, on the device of the hidden states. The fused form doesn't take it.
+    Resident {
+        /// All rows.
+        logits: &'a Resident,
+        /// Which of them.
+        row: usize,
+    },
     /// Some tokens with their log-probabilities at the temperature, and the log of all other tokens' mass: one more
     /// outcome beside them.
     TopK {
@@ -161,7 +169,7 @@ fn chunked(
         bail!("head loss: {rows}x{width} hidden states, {} targets, a head {head_width} wide", targets.len());
     }
     for target in targets.iter().flatten() {
-        check(target, objective, vocabulary)?;
+        check(form, target, objective, vocabulary)?;
     }
     let mut losses = Losses::default();
     let mut into_hidden = Vec::new();
@@ -216,12 +224,17 @@ fn add_product(form: Form, left: &Tensor, right: &Tensor, out: &mut Tensor) -> R
     Ok(())
 }
 
-fn check(target: &Target<'_>, objective: &Objective, vocabulary: usize) -> Result<()> {
+fn check(form: Form, target: &Target<'_>, objective: &Objective, vocabulary: usize) -> Result<()> {
     let ids = match target.soft {
         None if objective.alpha > 0.0 => bail!("head loss: alpha is {} and there are no soft labels", objective.alpha),
         None => &[][..],
         Some(SoftRow::Full(logits)) if logits.len() == vocabulary => &[],
         Some(SoftRow::Full(logits)) => bail!("head loss: {} teacher's logits for {vocabulary}", logits.len()),
+        Some(SoftRow::Resident { .. }) if form == Form::Fused => bail!("head loss: the labels are on another device"),
+        Some(SoftRow::Resident { logits: Resident(logits), row }) => match logits.dims() {
+            &[rows, columns] if row < rows && columns == vocabulary => &[],
+            other => bail!("head loss: row {row} of the teacher's logits {other:?} for {vocabulary}"),
+        },
         Some(SoftRow::TopK { ids, log_probs, .. }) if ids.len() == log_probs.len() => ids,
         Some(SoftRow::TopK { .. }) => bail!("head loss: as many log-probabilities as tokens are needed"),
         Some(SoftRow::Sampled([])) => bail!("head loss: a row without draws"),
@@ -339,6 +352,8 @@ fn soft_row<T: Real>(
     let log_prob = |id: u32| (z[id as usize] - student.top).to_f64() * inverse - student.sum.ln();
     match labels {
         SoftRow::Full(logits) => full(z, student, logits, objective, scratch),
+        // `check` has refused it.
+        SoftRow::Resident { .. } => f64::NAN,
         SoftRow::TopK { ids, log_probs, log_rest } => {
             top_k(log_prob, student.sum, (ids, log_probs, log_rest), objective.divergence, &mut scratch.soft)
         }

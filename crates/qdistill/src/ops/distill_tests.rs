@@ -323,3 +323,35 @@ fn misfits_are_errors(form: Form) {
     says(&labels.targets("sampled", &[0; 5], 9), Divergence::Reverse, "forward divergence only");
     says(&[Some(Target { token: 0, soft: None }); 5], Divergence::Forward, "no soft labels");
 }
+
+#[test]
+fn logits_on_the_device_are_labels_like_those_in_memory() {
+    let (hidden, head, logits, vocabulary) = twins();
+    let half: Vec<f64> = logits.iter().map(|x| x * 0.5).collect();
+    let labels = Labels::new(&half, vocabulary, 8, 2.0, vec![]);
+    let objective = Objective { alpha: 0.5, temperature: 2.0, divergence: Divergence::Reverse };
+    // Two windows' labels, whose rows are not all used, and in the middle a row that isn't labelled.
+    let window =
+        |from: usize, rows: usize| Resident(matrix(&half[from * vocabulary..][..rows * vocabulary], rows, DType::F32));
+    let (first, second) = (window(0, 3), window(2, 3));
+    let places = [Some((&first, 0)), Some((&first, 1)), None, Some((&second, 1)), Some((&second, 2))];
+    let tokens = [3, 1, 4, 1, 5];
+    let place = |(place, token): (&Option<(_, _)>, &u32)| {
+        place.map(|(logits, row)| Target { token: *token, soft: Some(SoftRow::Resident { logits, row }) })
+    };
+    let targets: Vec<Option<Target<'_>>> = places.iter().zip(&tokens).map(place).collect();
+    let there = run(Form::Composed, &hidden, &head, &targets, &objective);
+    let here = run(Form::Composed, &hidden, &head, &labels.targets("full", &tokens, 2), &objective);
+    assert_eq!((there.losses, there.hidden, there.head), (here.losses, here.hidden, here.head));
+
+    let refused = |form, targets: &[Option<Target<'_>>], what: &str| {
+        let error = head_loss(form, &hidden, &head, targets, &objective, None).expect_err(what).to_string();
+        assert!(error.contains(what), "{error}");
+    };
+    refused(Form::Fused, &targets, "on another device");
+    let mut mixed = targets.clone();
+    mixed[2] = labels.targets("full", &tokens, 9)[2];
+    refused(Form::Composed, &mixed, "more than one kind");
+    mixed[2] = Some(Target { token: 0, soft: Some(SoftRow::Resident { logits: &first, row: 3 }) });
+    refused(Form::Composed, &mixed, "row 3 of the teacher's logits");
+}

@@ -3,7 +3,7 @@
 //! Fused, they are changed where they lie; composed, they are replaced.
 
 use super::{Form, Real, dispatch, values, values_mut, with_values};
-use candle_core::{CpuStorage, DType, InplaceOp1, InplaceOp2, Layout, Result, Tensor, bail};
+use candle_core::{CpuStorage, D, DType, InplaceOp1, InplaceOp2, Layout, Result, Tensor, bail};
 use rayon::prelude::*;
 
 /// Numbers that a thread takes at a time.
@@ -51,8 +51,10 @@ pub(crate) fn clear(form: Form, sum: &mut Tensor) -> Result<()> {
 /// The sum of all squares; fused, in an order that doesn't depend on the threads.
 pub(crate) fn squares(form: Form, all: &[Tensor]) -> Result<f64> {
     if form == Form::Composed {
-        // All of them are asked for before any is waited for.
-        let each = all.iter().map(|t| t.sqr()?.sum_all()?.to_dtype(DType::F32)).collect::<Result<Vec<_>>>()?;
+        // All of them are asked for before any is waited for. A GPU adds up each row at the same time as the others, but
+        // all of a tensor in one place.
+        let squares = |t: &Tensor| t.sqr()?.sum(D::Minus1)?.sum_all()?.to_dtype(DType::F32);
+        let each = all.iter().map(squares).collect::<Result<Vec<_>>>()?;
         let each: Vec<f32> = if each.is_empty() { vec![] } else { Tensor::stack(&each, 0)?.to_vec1()? };
         return Ok(each.into_iter().map(f64::from).sum());
     }

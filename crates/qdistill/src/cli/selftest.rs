@@ -1,0 +1,73 @@
+//! `qdistill selftest`.
+
+use anyhow::{Result, bail};
+use qdistill::selftest::{Checked, run as check};
+use report::table::{Cell, Column, Table, Tone};
+use report::{DeviceArgs, format};
+use serde_json::json;
+
+/// What to test.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Seed of the numbers; even ones test a student whose head is its embedding.
+    #[arg(long, default_value_t = 1, value_name = "S")]
+    seed: u64,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+    /// The device that is tested. On the CPU, the form that GPUs run is.
+    #[command(flatten)]
+    place: DeviceArgs,
+}
+
+/// Runs it; returns the result's text.
+pub fn run(args: &Args) -> Result<String> {
+    let device = super::device(&args.place)?;
+    let name = runtime::device_name(&device);
+    let found = check(&device, args.seed);
+    let text = if args.json {
+        format!("{:#}\n", json!({ "version": 1, "device": name, "seed": args.seed, "checks": found }))
+    } else {
+        report::stdout_form().render(&table(&name, device.is_cpu(), &found)?)
+    };
+    let failed: Vec<String> = found.iter().filter(|c| !c.passed()).map(line).collect();
+    if failed.is_empty() {
+        return Ok(text);
+    }
+    report::print_result(&text)?;
+    bail!("{} of {} checks failed: {}", failed.len(), found.len(), failed.join("; "))
+}
+
+fn line(failed: &Checked) -> String {
+    let how = failed.failure.as_deref().unwrap_or("beyond its tolerance");
+    format!("{}, {}: {how}", failed.what, failed.case)
+}
+
+fn table(device: &str, on_cpu: bool, found: &[Checked]) -> Result<Table> {
+    let columns = vec![
+        Column::text("what", "Of"),
+        Column::text("case", "Case"),
+        Column::number("numbers", "Numbers"),
+        Column::number("error", "Error\nof allowed"),
+        Column::text("passed", ""),
+    ];
+    let mut table = Table::new(format!("Training, {device}"), columns);
+    for check in found {
+        let (word, tone) = if check.passed() { ("passed", Tone::Good) } else { ("failed", Tone::Bad) };
+        table.push(vec![
+            Cell::text(check.what.clone()),
+            Cell::text(check.case.clone()),
+            Cell::value(format::count(check.numbers as u64), check.numbers),
+            check.error.map_or_else(Cell::absent, |e| Cell::value(format::percent(e, 1), e)),
+            Cell::value(word, check.passed()).tone(tone),
+        ])?;
+    }
+    if on_cpu {
+        table.note("No GPU was tested: what was is the form of the operations that GPUs run, on the CPU.");
+    }
+    table.note(
+        "Error: the largest difference to the same in f64 (of training, to the CPU's loss in f32), as a share of what it \
+         may be.",
+    );
+    Ok(table)
+}
