@@ -116,11 +116,21 @@ impl Student {
         })
     }
 
-    /// Bytes of activations that the gradients of so many tokens need, at least: what goes into each product of each
-    /// block, in f32. None where they overflow.
-    pub(crate) fn activations(&self, tokens: u64) -> Option<u64> {
-        let each = 3 * self.shape.hidden + self.shape.heads * self.shape.head_dim + 3 * self.shape.intermediate;
-        tokens.checked_mul(4 * (each * self.shape.layers) as u64)
+    /// Bytes of activations that the gradients of so many tokens in windows of `context` need, at least: the result of
+    /// every operation in a block, in f32. None where they overflow.
+    pub(crate) fn activations(&self, tokens: u64, context: u64) -> Option<u64> {
+        let Shape { hidden, layers, heads, kv_heads, head_dim, intermediate, .. } = self.shape;
+        // How many of each size a block keeps: of the residual stream, queries, keys, neurons and scores.
+        let kept = match self.form {
+            Form::Fused => [6, 5, 5, 3, 2],
+            Form::Composed => [10, 8, 8, 4, 6],
+        };
+        let sizes = [hidden, heads * head_dim, kv_heads * head_dim, intermediate].map(|n| n as u64);
+        let scores = context.checked_mul(heads as u64)?;
+        let of = |(n, size): (u64, u64)| size.checked_mul(n);
+        let each = kept.into_iter().zip(sizes.into_iter().chain([scores])).map(of);
+        let each = each.into_iter().try_fold(0u64, |sum, n| sum.checked_add(n?))?;
+        tokens.checked_mul(each.checked_mul(4 * layers as u64)?)
     }
 
     /// A model whose values `weights` gives, by name and dimensions, one after the other.

@@ -89,8 +89,8 @@ impl AdamW {
                     parameter.var.inplace_op3(&moments.mean, &moments.square, &weight)?;
                 }
                 Form::Composed => {
-                    moments.mean = mean.of(&moments.mean, gradient)?;
-                    moments.square = square.of(&moments.square, gradient)?;
+                    moments.mean = mean.of(&moments.mean, gradient)?.detach();
+                    moments.square = square.of(&moments.square, gradient)?.detach();
                     parameter.var.set(&weight.of(&parameter.var.as_detached_tensor(), moments)?)?;
                 }
             }
@@ -239,6 +239,8 @@ mod tests {
                 let gradients = testing::gradients(&student, |i| ((i * 7 + step * 3) % 11) as f32 * 0.1 - 0.5);
                 optimizer.step(&gradients, 1e-2).expect("same shapes");
             }
+            let state = optimizer.moments().iter().flat_map(|m| [&m.mean, &m.square]);
+            assert!(state.into_iter().all(|t| !t.track_op()), "a graph would grow from step to step");
             student.parameters().iter().flat_map(|p| testing::flat(&p.var)).collect::<Vec<_>>()
         };
         let (fused, composed) = (run(Form::Fused), run(Form::Composed));

@@ -5,7 +5,7 @@ use crate::error::{Error, Result};
 use crate::gradient::{Gradients, Window, losses};
 use crate::memory;
 use crate::metrics::Metrics;
-use crate::model::{Dropout, Student};
+use crate::model::{Dropout, EMBEDDING, HEAD, Parameter, Student};
 use crate::ops::{Divergence, Losses, Objective};
 use crate::optim::{AdamW, learning_rate};
 use crate::random;
@@ -174,7 +174,7 @@ pub fn train(job: &mut Job<'_>, resume: bool, progress: &mut dyn Progress) -> Re
         job.identity.insert("device".into(), "gpu".into());
     }
     if resume {
-        return go(job, resume, progress);
+        return go(job, resume, progress).map_err(explained);
     }
     let output = job.output;
     check_free(&output.folder)?;
@@ -183,7 +183,7 @@ pub fn train(job: &mut Job<'_>, resume: bool, progress: &mut dyn Progress) -> Re
     if done.is_err() && !state_file(&output.folder).exists() {
         output.discard(existed);
     }
-    done
+    done.map_err(explained)
 }
 
 fn go(job: &mut Job<'_>, resume: bool, progress: &mut dyn Progress) -> Result<Finished> {
@@ -232,15 +232,8 @@ struct Trainer {
 
 impl Trainer {
     fn begin(job: &mut Job<'_>, resume: bool) -> Result<Self> {
-        let (path, device) = (state_file(&job.output.folder), job.student.device());
-        // A gradient and two moments in f32.
-        let trained = job.student.parameters().into_iter().filter(|p| p.trained).map(|p| p.var.elem_count() as u64);
-        let bytes = trained.sum::<u64>().checked_mul(12);
-        memory::check(device, "what a training holds beside the weights", bytes, memory::SMALLER)?;
-        let (windows, context) = (job.recipe.batch / job.recipe.parts(), job.recipe.context);
-        let what = format!("what {windows} windows of {context} tokens leave for their gradients");
-        let bytes = job.student.activations((windows * context) as u64);
-        memory::check(device, &what, bytes, "take a smaller batch, or more parts of it")?;
+        let path = state_file(&job.output.folder);
+        check_memory(job.student, job.recipe)?;
         let gradients = Gradients::new(job.student)?;
         let folder = &job.output.folder;
         if !resume {
@@ -335,6 +328,31 @@ impl Trainer {
     }
 }
 
+/// Refuses a training that can't fit into what is available on the student's device.
+fn check_memory(student: &Student, recipe: &TrainRecipe) -> Result<()> {
+    // In f32 a gradient and two moments, and another gradient while they are added up: embeddings have theirs apart.
+    let bytes = |p: &Parameter| if [EMBEDDING, HEAD].contains(&p.name.as_str()) { 12 } else { 16 };
+    let trained = student.parameters().into_iter().filter(|p| p.trained);
+    let held = trained.map(|p| bytes(&p) * p.var.elem_count() as u64).sum::<u64>();
+    memory::check(student.device(), "what a training holds beside the weights", Some(held), memory::SMALLER)?;
+    let context = recipe.longest();
+    let windows = recipe.batch * recipe.context / context / recipe.parts();
+    let what = format!("that, and what {windows} windows of {context} tokens leave for their gradients,");
+    let activations = student.activations((windows * context) as u64, context as u64);
+    let bytes = activations.and_then(|bytes| bytes.checked_add(held));
+    memory::check(student.device(), &what, bytes, "take a smaller batch, or more parts of it")
+}
+
+/// An error in words that help where a GPU had no memory left for a tensor.
+fn explained(error: Error) -> Error {
+    let text = error.to_string();
+    if !text.contains("OUT_OF_MEMORY") {
+        return error;
+    }
+    let way_out = "take a smaller batch, more parts of it, or a shorter context";
+    Error::Memory(format!("the GPU has no memory left ({}); {way_out}", text.lines().next().unwrap_or_default()))
+}
+
 fn check_finite(step: usize, what: &'static str, value: f64) -> Result<()> {
     if value.is_finite() { Ok(()) } else { Err(Error::Diverged { step, what, value }) }
 }
@@ -359,4 +377,20 @@ fn sample(job: &mut Job<'_>) -> Result<Option<String>> {
     }
     let text = |ids: &[u32]| job.tokenizer.decode(ids, false).map_err(|e| Error::Tokenizer(e.to_string()));
     Ok(Some(format!("{} | {}", text(&tokens[..prompt])?, text(&tokens[prompt..])?)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_gpu_without_memory_is_explained() {
+        let short = candle_core::Error::Msg("DriverError(CUDA_ERROR_OUT_OF_MEMORY, \"out of memory\")\n at x".into());
+        let text = explained(short.into()).to_string();
+        assert!(
+            text.contains("CUDA_ERROR_OUT_OF_MEMORY") && text.contains("more parts") && !text.contains('\n'),
+            "{text}"
+        );
+        assert!(matches!(explained(Error::Text("short".into())), Error::Text(_)));
+    }
 }

@@ -303,5 +303,5 @@ fn the_self_test_passes_on_the_cpu() {
     let found: Value = serde_json::from_slice(&out.stdout).expect("JSON");
     assert_eq!((&found["device"], &found["seed"]), (&"cpu".into(), &5.into()));
     let checks = found["checks"].as_array().expect("checks");
-    assert!(checks.len() == 20 && checks.iter().all(|c| c["error"].as_f64().is_some_and(|e| e < 1.0)), "{checks:?}");
+    assert!(checks.len() == 22 && checks.iter().all(|c| c["error"].as_f64().is_some_and(|e| e < 1.0)), "{checks:?}");
 }

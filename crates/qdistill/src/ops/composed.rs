@@ -45,8 +45,11 @@ impl Tables {
         let turns = |turn: fn(f64) -> f64| {
             table(angles(tokens, head_dim, theta).map(turn).collect(), &[tokens, 1, head_dim / 2])
         };
-        let hidden = |i: usize| if i % tokens > i / tokens { f64::NEG_INFINITY } else { 0.0 };
-        let mask = table((0..tokens * tokens).map(hidden).collect(), &[tokens, tokens])?;
+        // Made on the device: it is large.
+        let places = table((0..tokens).map(|i| i as f64).collect(), &[tokens, 1])?;
+        let seen = Tensor::zeros((tokens, tokens), like.dtype(), like.device())?;
+        let hidden = (&seen + f64::NEG_INFINITY)?;
+        let mask = places.t()?.broadcast_gt(&places)?.where_cond(&hidden, &seen)?;
         Ok(Self { tokens, head_dim, cos: turns(f64::cos)?, sin: turns(f64::sin)?, mask })
     }
 
@@ -69,6 +72,10 @@ impl Tables {
         let (batch, rows, columns) = x.dims3()?;
         if columns != self.tokens || !rows.is_multiple_of(columns) {
             bail!("causal softmax: {rows} rows aren't a multiple of {columns} columns for {} tokens", self.tokens);
+        }
+        // candle's kernels count in 32 bits.
+        if x.elem_count() > i32::MAX as usize {
+            bail!("causal softmax: {:?} is more than a GPU's kernels count to; take more parts of a batch", x.dims());
         }
         let stacked = (x * scale)?.reshape((batch * (rows / columns), columns, columns))?;
         let seen = stacked.broadcast_add(&self.mask)?;

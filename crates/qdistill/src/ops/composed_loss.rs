@@ -243,8 +243,10 @@ fn top_k(
     (log_probs, log_rest): (&Tensor, &Tensor),
     divergence: Divergence,
 ) -> Result<Compared> {
-    // What is left is added up anew: the total less the rest would lose a small remainder.
-    let left = student.exp()?;
+    // What is left is added up anew: the total less the rest would lose a small remainder. It counts as something, as
+    // long as there are others.
+    let all_listed = ids.dim(1)? == student.dim(1)?;
+    let left = if all_listed { student.exp()? } else { student.maximum(FLOOR)?.exp()? };
     left.scatter_add_set(ids, &left.gather(ids, 1)?.neg()?, 1)?;
     let rest = left.sum_keepdim(1)?;
     let listed = outcome(&student.gather(ids, 1)?, log_probs, divergence)?;

@@ -122,7 +122,8 @@ in_both_forms!(
     chunks_of_logits_change_nothing_but_roundings,
     rows_without_a_target_count_for_nothing,
     mass_outside_the_top_counts,
-    misfits_are_errors
+    misfits_are_errors,
+    a_sharp_student_is_told_what_it_leaves_out,
 );
 
 fn run(form: Form, hidden: &Tensor, head: &Tensor, targets: &[Option<Target<'_>>], objective: &Objective) -> Outcome {
@@ -354,4 +355,24 @@ fn logits_on_the_device_are_labels_like_those_in_memory() {
     refused(Form::Composed, &mixed, "more than one kind");
     mixed[2] = Some(Target { token: 0, soft: Some(SoftRow::Resident { logits: &first, row: 3 }) });
     refused(Form::Composed, &mixed, "row 3 of the teacher's logits");
+}
+
+fn a_sharp_student_is_told_what_it_leaves_out(form: Form) {
+    // Of f32's exponentials the student's of all other tokens are nothing.
+    for gap in [80.0, 95.0, 120.0, 1000.0] {
+        let head: Vec<f64> = (0..12).map(|i| if i < 2 { 0.0 } else { -gap }).collect();
+        let (hidden, head) = (matrix(&[1.0], 1, DType::F32), matrix(&head, 12, DType::F32));
+        let (ids, log_probs) = ([0, 1], [0.45f32.ln(), 0.45f32.ln()]);
+        let soft = Some(SoftRow::TopK { ids: &ids, log_probs: &log_probs, log_rest: 0.1f32.ln() });
+        for divergence in [Divergence::Forward, Divergence::Reverse, Divergence::JensenShannon] {
+            let objective = Objective { alpha: 1.0, temperature: 1.0, divergence };
+            let ours = run(form, &hidden, &head, &[Some(Target { token: 0, soft })], &objective);
+            assert!(ours.losses.soft > 0.0, "{gap}, {divergence:?}: {:?}", ours.losses);
+            assert!(ours.hidden.iter().chain(&ours.head).all(|g| g.is_finite()), "{gap}, {divergence:?}");
+            if divergence == Divergence::Forward {
+                // Lower logits of what has too much, higher ones of what has too little.
+                assert!(ours.head[..2].iter().all(|&g| g > 0.04) && ours.head[2..].iter().sum::<f64>() < -0.08);
+            }
+        }
+    }
 }

@@ -1,6 +1,7 @@
 //! Sums that stay from step to step: gradients and the optimizer's moments.
 //!
-//! Fused, they are changed where they lie; composed, they are replaced.
+//! Fused, they are changed where they lie; composed, they are replaced. What candle's autograd gives belongs to a graph:
+//! a sum that stayed in it would hold all that it was ever made of.
 
 use super::{Form, Real, dispatch, values, values_mut, with_values};
 use candle_core::{CpuStorage, D, DType, InplaceOp1, InplaceOp2, Layout, Result, Tensor, bail};
@@ -13,7 +14,7 @@ const CHUNK: usize = 1 << 14;
 pub(crate) fn add(form: Form, sum: &mut Tensor, more: &Tensor) -> Result<()> {
     match form {
         Form::Fused => sum.inplace_op2(&more.contiguous()?, &Add)?,
-        Form::Composed => *sum = (&*sum + more)?,
+        Form::Composed => *sum = (&*sum + more.detach())?.detach(),
     }
     Ok(())
 }
@@ -24,7 +25,7 @@ pub(crate) fn add_rows(form: Form, sum: &mut Tensor, ids: &[u32], more: &Tensor)
         Form::Fused => sum.inplace_op2(&more.contiguous()?, &AddRows { ids })?,
         Form::Composed => {
             let ids = Tensor::from_slice(ids, ids.len(), sum.device())?;
-            *sum = sum.index_add(&ids, &more.contiguous()?, 0)?;
+            *sum = sum.index_add(&ids, &more.detach().contiguous()?, 0)?.detach();
         }
     }
     Ok(())
@@ -34,7 +35,7 @@ pub(crate) fn add_rows(form: Form, sum: &mut Tensor, ids: &[u32], more: &Tensor)
 pub(crate) fn scale(form: Form, sum: &mut Tensor, by: f64) -> Result<()> {
     match form {
         Form::Fused => sum.inplace_op1(&Scale { by })?,
-        Form::Composed => *sum = (&*sum * by)?,
+        Form::Composed => *sum = (&*sum * by)?.detach(),
     }
     Ok(())
 }
@@ -53,7 +54,7 @@ pub(crate) fn squares(form: Form, all: &[Tensor]) -> Result<f64> {
     if form == Form::Composed {
         // All of them are asked for before any is waited for. A GPU adds up each row at the same time as the others, but
         // all of a tensor in one place.
-        let squares = |t: &Tensor| t.sqr()?.sum(D::Minus1)?.sum_all()?.to_dtype(DType::F32);
+        let squares = |t: &Tensor| t.sqr()?.sum_keepdim(D::Minus1)?.sum_all()?.to_dtype(DType::F32);
         let each = all.iter().map(squares).collect::<Result<Vec<_>>>()?;
         let each: Vec<f32> = if each.is_empty() { vec![] } else { Tensor::stack(&each, 0)?.to_vec1()? };
         return Ok(each.into_iter().map(f64::from).sum());

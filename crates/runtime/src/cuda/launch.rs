@@ -72,6 +72,23 @@ fn keep_memory(ordinal: usize) -> Result<()> {
     }
 }
 
+/// Bytes that the device's pool keeps and nothing uses.
+pub fn pooled(ordinal: usize) -> Result<u64> {
+    let Ok(ordinal) = i32::try_from(ordinal) else { bail!("there is no GPU {ordinal}") };
+    let device = get(ordinal).w()?;
+    let read = |attribute: CUmemPool_attribute| {
+        let mut bytes = 0u64;
+        // SAFETY: as in `keep_memory`; both attributes are a u64, which the driver writes.
+        unsafe {
+            let pool = get_default_mem_pool(device).w()?;
+            sys::cuMemPoolGetAttribute(pool, attribute, (&raw mut bytes).cast()).result().w()?;
+        }
+        Ok::<u64, Error>(bytes)
+    };
+    let reserved = read(CUmemPool_attribute::CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT)?;
+    Ok(reserved.saturating_sub(read(CUmemPool_attribute::CU_MEMPOOL_ATTR_USED_MEM_CURRENT)?))
+}
+
 /// An argument of a kernel, in the type that its C declaration has.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Arg {

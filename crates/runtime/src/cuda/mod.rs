@@ -21,18 +21,19 @@ pub use product::project;
 pub use verify::difference;
 pub use weights::{Group, place};
 
-use candle_core::Device;
 use candle_core::cuda::cudarc::driver::sys::CUdevice_attribute;
+use candle_core::{Device, DeviceLocation};
 
 /// The name of a GPU, if it says.
 pub fn model(device: &Device) -> Option<String> {
     device.as_cuda_device().ok()?.cuda_stream().context().name().ok()
 }
 
-/// Bytes of its memory that are free, if it says; what its pool of memory keeps for later counts as taken.
+/// Bytes of its memory that are free, if it says, or kept by its pool for what comes.
 pub fn free_memory(device: &Device) -> Option<u64> {
     let (free, _) = device.as_cuda_device().ok()?.cuda_stream().context().mem_get_info().ok()?;
-    u64::try_from(free).ok()
+    let DeviceLocation::Cuda { gpu_id } = device.location() else { return None };
+    u64::try_from(free).ok()?.checked_add(launch::pooled(gpu_id).unwrap_or(0))
 }
 
 /// Its multiprocessors.
