@@ -120,10 +120,11 @@ impl Student {
     /// every operation in a block, in f32. None where they overflow.
     pub(crate) fn activations(&self, tokens: u64, context: u64) -> Option<u64> {
         let Shape { hidden, layers, heads, kv_heads, head_dim, intermediate, .. } = self.shape;
-        // How many of each size a block keeps: of the residual stream, queries, keys, neurons and scores.
+        // How many of each size a block keeps: of the residual stream, queries, keys, neurons and scores. Composed, candle
+        // keeps gradients of what needs none (largest values, the mask) until all are computed.
         let kept = match self.form {
             Form::Fused => [6, 5, 5, 3, 2],
-            Form::Composed => [10, 8, 8, 4, 6],
+            Form::Composed => [13, 11, 11, 4, 8],
         };
         let sizes = [hidden, heads * head_dim, kv_heads * head_dim, intermediate].map(|n| n as u64);
         let scores = context.checked_mul(heads as u64)?;
@@ -366,6 +367,18 @@ mod tests {
         assert_ne!(a[3 * 300..4 * 300], b[3 * 300..4 * 300]);
         let two = logits(&[1, 2, 3, 9, 9, 9, 1, 2, 3, 4, 5, 6]);
         assert!(a.iter().zip(&two[6 * 300..]).all(|(a, b)| (a - b).abs() < 1e-5), "rows leak into each other");
+    }
+
+    #[test]
+    fn activations_are_counted_by_form() {
+        let student = testing::student(5);
+        // Hidden 16, queries 16, keys 8, neurons 24, 4 heads over 32 tokens; 2 blocks in f32.
+        let floats = |kept: [u64; 5]| kept.iter().zip([16, 16, 8, 24, 4 * 32]).map(|(n, size)| n * size).sum::<u64>();
+        let fused = 64 * 2 * 4 * floats([6, 5, 5, 3, 2]);
+        assert_eq!(student.activations(64, 32), Some(fused));
+        assert_eq!(student.activations(u64::MAX / 4, 32), None);
+        let composed = student.in_form(Form::Composed).activations(64, 32).expect("few");
+        assert!(composed > 2 * fused, "{composed} {fused}");
     }
 
     #[test]
