@@ -49,6 +49,7 @@ fn wrong_usage_exits_with_2() {
         (vec!["model", "--scheme", "int8-row", "--to", "gguf", "-o", "x.gguf", "--include", "lm_haed"], "lm_haed"),
         (vec!["model", "--scheme", "int8-row", "--to", "gguf", "-o", "x.gguf", "--layout", "what"], "what"),
         (vec!["model", "--scheme", "int8-row", "--to", "gguf", "-o", "x.gguf", "--verify", "--device", "gpu"], "'gpu'"),
+        (vec!["model", "--scheme", "int8-row", "--to", "gguf", "--dry-run", "--device", "gpu"], "'gpu'"),
     ] {
         let err = place.fails(2, &args);
         assert!(err.contains(word), "{args:?}: {err}");

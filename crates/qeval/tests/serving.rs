@@ -62,6 +62,7 @@ fn a_trace_of_ones_own() {
     assert_eq!(out.pointer("/shape/requests"), Some(&64.into()));
     let trace = |name: &str, line: &str| text_file(dir.path(), name, line);
     let negative = trace("a", r#"{"arrival_step": -1, "prompt": 1, "output": 1}"#);
+    refuses(&["schedule", "--device", "abacus"], 2, "'abacus'");
     refuses(&["schedule", "/dev/zero"], 1, "/dev/zero: is a device, not a file");
     refuses(&["schedule", text(&negative)], 1, "a:1: an arrival of -1");
     refuses(&["schedule", text(&trace("b", ""))], 1, "there are no items");

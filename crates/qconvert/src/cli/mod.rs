@@ -53,13 +53,14 @@ fn run(args: &Args, progress: &dyn Progress) -> Result<(String, ExitCode)> {
     let model = store::open(&args.model)?;
     let mut source = Source::new(&model)?;
     let wanted = jobs::wanted(args, &request, &source)?;
+    let place = runtime::place(&args.compute.place.device, &args.compute.dtype, Math::Exact)?;
     if args.dry_run {
         return dry_run(args, &request, &source, &wanted);
     }
     let mut settings = request.settings;
-    settings.verify_on = Some(device(args)?.0).filter(|device| args.verify && !device.is_cpu());
+    settings.verify_on = Some(place.0.clone()).filter(|device| args.verify && !device.is_cpu());
     if let Some(path) = &args.calibration_text {
-        settings.calibration = Some(calibrate(args, path, &model, progress)?);
+        settings.calibration = Some(calibrate(args, path, &model, &place, progress)?);
     }
     if let Some(few) = settings.calibration.as_ref().filter(|c| c.tokens < FEW_TOKENS) {
         source.warnings.push(format!(
@@ -84,16 +85,16 @@ fn present(args: &Args, source: &Source<'_>, made: &[Made]) -> String {
     if args.json { render::made_json(source, made) } else { render::made_table(source, made) }
 }
 
-fn calibrate(args: &Args, path: &Path, model: &store::Model, progress: &dyn Progress) -> Result<Calibration> {
+fn calibrate(
+    args: &Args,
+    path: &Path,
+    model: &store::Model,
+    (device, options): &(Device, Options),
+    progress: &dyn Progress,
+) -> Result<Calibration> {
     let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-    let (device, options) = device(args)?;
-    crate::calibrate(model, &text, args.calibration_tokens, (&device, &options), progress)
+    crate::calibrate(model, &text, args.calibration_tokens, (device, options), progress)
         .with_context(|| format!("calibrating on {}", path.display()))
-}
-
-/// Where models run and artifacts are verified.
-fn device(args: &Args) -> Result<(Device, Options)> {
-    Ok(runtime::place(&args.compute.place.device, &args.compute.dtype, Math::Exact)?)
 }
 
 /// Shows the plans; the code is 1 where one doesn't fit, as it is of the conversion. The model is not

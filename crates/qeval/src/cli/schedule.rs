@@ -102,10 +102,14 @@ pub fn run(args: &ScheduleArgs, progress: &dyn Progress) -> Result<Outcome> {
     let (name, trace) = trace(args.trace.as_deref())?;
     let setting = Setting { slots: args.slots, chunk: args.chunk, cost: cost(args)? };
     let mut found = schedule::schedule(&name, &trace, &setting)?;
+    let ComputeArgs { place, dtype } = &args.compute;
+    let compute = || Compute::on(&place.device, dtype, runtime::Math::Exact, Some(args.kv.ty()));
+    // A schedule alone needs no device, but one that was asked for is to be there.
+    if args.through.is_none() && place.device != "auto" {
+        compute()?;
+    }
     if let Some(path) = &args.through {
-        let ComputeArgs { place, dtype } = &args.compute;
-        let compute = Compute::on(&place.device, dtype, runtime::Math::Exact, Some(args.kv.ty()))?;
-        let model = Loaded::open(path, &compute, None)?.model;
+        let model = Loaded::open(path, &compute()?, None)?.model;
         found.through = Some(schedule::through(&path.display().to_string(), &model, &trace, &setting, progress)?);
     }
     output::present(&found, &args.output)
