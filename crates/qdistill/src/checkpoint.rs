@@ -61,18 +61,38 @@ impl Output {
     /// # Errors
     /// [`Error::Weight`] for a value that the type can't hold, [`Error::Io`], [`Error::Store`].
     pub fn save(&self, student: &Student) -> Result<()> {
-        let file = self.folder.join(WEIGHTS);
+        let file = self.weights();
         // Where there are weights, what lies beside them was written before, and stays as it is.
         if !file.exists() {
-            std::fs::create_dir_all(&self.folder).map_err(Error::io(&self.folder))?;
-            write_file(&self.folder.join("config.json"), format!("{:#}\n", self.config).as_bytes())?;
-            for (name, bytes) in &self.files {
-                write_file(&self.folder.join(name), bytes)?;
-            }
+            self.save_files()?;
         }
         let parameters = student.parameters();
         let entries: Vec<Entry<'_>> = parameters.iter().map(|p| Entry::tensor(p.name.clone(), &p.var)).collect();
         weights::write(&file, self.float, &entries, &self.metadata)
+    }
+
+    /// Writes what lies beside the weights.
+    ///
+    /// # Errors
+    /// [`Error::Io`], [`Error::Store`].
+    pub fn save_files(&self) -> Result<()> {
+        std::fs::create_dir_all(&self.folder).map_err(Error::io(&self.folder))?;
+        write_file(&self.folder.join("config.json"), format!("{:#}\n", self.config).as_bytes())?;
+        Ok(self.files.iter().try_for_each(|(name, bytes)| write_file(&self.folder.join(name), bytes))?)
+    }
+
+    /// The weights' file.
+    pub fn weights(&self) -> PathBuf {
+        self.folder.join(WEIGHTS)
+    }
+
+    /// The BLAKE3 of the weights' file.
+    ///
+    /// # Errors
+    /// [`Error::Store`] where it can't be read.
+    pub fn weights_blake3(&self) -> Result<String> {
+        let bytes = store::Bytes::map(&self.weights())?;
+        Ok(blake3::Hasher::new().update_rayon(&bytes).finalize().to_string())
     }
 
     /// Removes what [`Output::save`] wrote and the metrics beside it, and the folder unless it existed before: a training

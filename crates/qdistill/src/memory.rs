@@ -1,5 +1,6 @@
 //! What fits into memory: a system ends a program that asks for more than it has, without a word.
 
+use crate::recipe::Shape;
 use crate::{Error, Result};
 use candle_core::Device;
 use runtime::memory::available_on;
@@ -22,6 +23,16 @@ pub(crate) fn check(device: &Device, what: &str, bytes: Option<u64>, way_out: &s
     let has = gib(available);
     let place = if device.is_cpu() { "this machine" } else { "the GPU" };
     Err(Error::Memory(format!("{what} would take {need}, and {place} has {has} available; {way_out}")))
+}
+
+/// Refuses a student whose training can't fit, whatever the batch, before it is made.
+///
+/// # Errors
+/// [`Error::Memory`].
+pub(crate) fn check_student(device: &Device, shape: &Shape, vocabulary: usize, frozen: bool) -> Result<()> {
+    let Shape { layers, hidden, .. } = shape;
+    let what = format!("a student of {layers} blocks, {hidden} wide, with {vocabulary} tokens, and its training");
+    check(device, &what, shape.training_bytes(vocabulary, frozen), SMALLER)
 }
 
 #[cfg(test)]

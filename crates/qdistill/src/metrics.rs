@@ -1,7 +1,7 @@
 //! What happened in each step and validation: lines of JSON beside the model.
 
 use crate::error::{Error, Result};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -17,29 +17,47 @@ pub struct Metrics {
     file: Option<File>,
     /// Lines until then.
     early: String,
+    /// Of all lines.
+    bytes: u64,
+    hash: blake3::Hasher,
+}
+
+/// How much was written, and its hash.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Written {
+    /// Bytes.
+    pub bytes: u64,
+    /// Their BLAKE3.
+    pub blake3: String,
 }
 
 impl Metrics {
     /// A file that appears in the folder when it is first made durable.
     pub fn begin(folder: &Path) -> Self {
-        Self { path: folder.join(FILE), file: None, early: String::new() }
+        Self { path: folder.join(FILE), file: None, early: String::new(), bytes: 0, hash: blake3::Hasher::new() }
     }
 
-    /// What is there up to `step`: later lines are of work that is lost, and will be done again.
+    /// What was there when it was [`Metrics::written`]: later lines are of work that is lost, and will be done again.
+    /// None where the file is not what it was.
     ///
     /// # Errors
     /// [`Error::Io`].
-    pub fn resume(folder: &Path, step: usize) -> Result<Self> {
+    pub fn resume(folder: &Path, was: &Written) -> Result<Option<Self>> {
         let path = folder.join(FILE);
-        let text = std::fs::read_to_string(&path).map_err(Error::io(&path))?;
-        let is_kept = |line: &&str| {
-            let value: Option<serde_json::Value> = serde_json::from_str(line).ok();
-            value.and_then(|v| v.get("step")?.as_u64()).is_some_and(|at| at <= step as u64)
-        };
-        let kept: String = text.lines().filter(is_kept).flat_map(|line| [line, "\n"]).collect();
-        store::output::write_file(&path, kept.as_bytes())?;
+        let text = std::fs::read(&path).map_err(Error::io(&path))?;
+        let Some(kept) = usize::try_from(was.bytes).ok().and_then(|bytes| text.get(..bytes)) else { return Ok(None) };
+        let mut hash = blake3::Hasher::new();
+        if hash.update(kept).finalize().to_string() != was.blake3 {
+            return Ok(None);
+        }
+        store::output::write_file(&path, kept)?;
         let file = File::options().append(true).open(&path).map_err(Error::io(&path))?;
-        Ok(Self { path, file: Some(file), early: String::new() })
+        Ok(Some(Self { path, file: Some(file), early: String::new(), bytes: was.bytes, hash }))
+    }
+
+    /// What was added so far.
+    pub fn written(&self) -> Written {
+        Written { bytes: self.bytes, blake3: self.hash.finalize().to_string() }
     }
 
     /// Adds a line.
@@ -47,11 +65,13 @@ impl Metrics {
     /// # Errors
     /// [`Error::Io`].
     pub fn add(&mut self, what: &impl Serialize) -> Result<()> {
-        let line = serde_json::to_string(what).map_err(|e| Error::malformed(&self.path, e))?;
+        let line = serde_json::to_string(what).map_err(|e| Error::malformed(&self.path, e))? + "\n";
         match &mut self.file {
-            Some(file) => writeln!(file, "{line}").map_err(Error::io(&self.path))?,
-            None => self.early.extend([&line, "\n"]),
+            Some(file) => file.write_all(line.as_bytes()).map_err(Error::io(&self.path))?,
+            None => self.early += &line,
         }
+        self.bytes += line.len() as u64;
+        self.hash.update(line.as_bytes());
         Ok(())
     }
 

@@ -116,22 +116,24 @@ impl Student {
         })
     }
 
-    /// Bytes of activations that the gradients of so many tokens in windows of `context` need, at least: the result of
-    /// every operation in a block, in f32. None where they overflow.
+    /// Bytes of activations that the gradients of so many tokens in windows of `context` need, about: the result of every
+    /// operation in a block, in f32, and gradients on their way. It was within a fifth of what was measured. None where
+    /// they overflow.
     pub(crate) fn activations(&self, tokens: u64, context: u64) -> Option<u64> {
         let Shape { hidden, layers, heads, kv_heads, head_dim, intermediate, .. } = self.shape;
         // How many of each size a block keeps: of the residual stream, queries, keys, neurons and scores. Composed, candle
         // keeps gradients of what needs none (largest values, the mask) until all are computed.
         let kept = match self.form {
             Form::Fused => [6, 5, 5, 3, 2],
-            Form::Composed => [13, 11, 11, 4, 8],
+            Form::Composed => [11, 9, 9, 4, 7],
         };
         let sizes = [hidden, heads * head_dim, kv_heads * head_dim, intermediate].map(|n| n as u64);
         let scores = context.checked_mul(heads as u64)?;
         let of = |(n, size): (u64, u64)| size.checked_mul(n);
         let each = kept.into_iter().zip(sizes.into_iter().chain([scores])).map(of);
         let each = each.into_iter().try_fold(0u64, |sum, n| sum.checked_add(n?))?;
-        tokens.checked_mul(each.checked_mul(4 * layers as u64)?)
+        // Gradients of one block and a half are there at a time.
+        tokens.checked_mul(each.checked_mul(2 * (2 * layers as u64 + 3))?)
     }
 
     /// A model whose values `weights` gives, by name and dimensions, one after the other.
@@ -374,11 +376,11 @@ mod tests {
         let student = testing::student(5);
         // Hidden 16, queries 16, keys 8, neurons 24, 4 heads over 32 tokens; 2 blocks in f32.
         let floats = |kept: [u64; 5]| kept.iter().zip([16, 16, 8, 24, 4 * 32]).map(|(n, size)| n * size).sum::<u64>();
-        let fused = 64 * 2 * 4 * floats([6, 5, 5, 3, 2]);
+        let fused = 64 * 7 * 2 * floats([6, 5, 5, 3, 2]);
         assert_eq!(student.activations(64, 32), Some(fused));
         assert_eq!(student.activations(u64::MAX / 4, 32), None);
         let composed = student.in_form(Form::Composed).activations(64, 32).expect("few");
-        assert!(composed > 2 * fused, "{composed} {fused}");
+        assert!(composed > fused * 3 / 2, "{composed} {fused}");
     }
 
     #[test]

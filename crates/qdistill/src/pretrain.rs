@@ -4,6 +4,7 @@ use crate::checkpoint::Output;
 use crate::data::{Corpus, Sampler};
 use crate::error::{Error, Result};
 use crate::gradient::Window;
+use crate::memory;
 use crate::model::Student;
 use crate::ops::Objective;
 use crate::recipe::{Recipe, TrainRecipe};
@@ -47,6 +48,7 @@ pub fn pretrain(
     if corpus.validation.is_empty() {
         return Err(Error::Text("no part of it is left for validation; raise validation_share".into()));
     }
+    memory::check_student(device, &recipe.model, recipe.tokenizer.vocabulary, false)?;
     let student =
         Student::new(&recipe.model, recipe.tokenizer.vocabulary, DType::F32, train_recipe.seed)?.on(device)?;
     let output = Output::of_pretrained(folder, &recipe.model, &tokenizer)?;

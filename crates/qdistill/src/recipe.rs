@@ -309,6 +309,17 @@ impl Shape {
         u64::try_from(sum(&[times(layers, block), times(embeddings, hidden), hidden])).ok()
     }
 
+    /// Bytes that training such a model takes beside its activations: in f32 the weights, and of those that are trained a
+    /// gradient, two moments and another gradient while they are added up (embeddings have theirs apart). None where
+    /// they overflow.
+    pub fn training_bytes(&self, vocabulary: usize, frozen_embeddings: bool) -> Option<u64> {
+        let all = self.weights(vocabulary)?;
+        let matrices = if self.tied { 1 } else { 2 };
+        let embeddings = (vocabulary as u64).checked_mul(self.hidden as u64)?.checked_mul(matrices)?;
+        let of_embeddings = embeddings.checked_mul(if frozen_embeddings { 4 } else { 16 })?;
+        all.checked_sub(embeddings)?.checked_mul(20)?.checked_add(of_embeddings)
+    }
+
     /// Query heads for each key head.
     pub fn group(&self) -> usize {
         self.heads / self.kv_heads
@@ -378,7 +389,12 @@ mod tests {
             let student = crate::model::Student::new(&shape, 300, candle_core::DType::F32, 0).expect("a shape");
             assert_eq!(shape.weights(300), Some(student.weights() as u64));
         }
-        assert_eq!(Shape { hidden: usize::MAX, ..testing::shape() }.weights(300), None);
+        let huge = Shape { hidden: usize::MAX, ..testing::shape() };
+        assert_eq!((huge.weights(300), huge.training_bytes(300, true)), (None, None));
+        let shape = testing::shape();
+        let (all, embedding) = (shape.weights(300).expect("few"), 300 * 16);
+        assert_eq!(shape.training_bytes(300, false), Some(20 * (all - embedding) + 16 * embedding));
+        assert_eq!(shape.training_bytes(300, true), Some(20 * (all - embedding) + 4 * embedding));
     }
 
     #[test]

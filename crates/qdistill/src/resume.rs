@@ -4,6 +4,7 @@
 //! Parameters that aren't trained are the same as at the start.
 
 use crate::error::{Error, Result};
+use crate::metrics::Written;
 use crate::model::Parameter;
 use crate::optim::{AdamW, Moments};
 use crate::train::Validation;
@@ -18,7 +19,7 @@ use std::path::Path;
 use store::{Bytes, DType};
 
 /// The version of the file's layout.
-const VERSION: &str = "2";
+const VERSION: &str = "3";
 
 /// The metadata that holds the checksum of everything else.
 const CHECKSUM: &str = "qdistill.blake3";
@@ -48,6 +49,17 @@ pub struct View<'a> {
     pub best: Option<&'a Validation>,
     /// Validations since then.
     pub waited: usize,
+    /// What is in the output folder.
+    pub output: &'a Saved,
+}
+
+/// What lay in the output folder when the state was saved.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Saved {
+    /// BLAKE3 of the best model's weights.
+    pub weights: String,
+    /// The metrics.
+    pub metrics: Written,
 }
 
 /// What comes back; the weights are in their variables again.
@@ -61,6 +73,8 @@ pub struct State {
     pub best: Option<Validation>,
     /// Validations since then.
     pub waited: usize,
+    /// What was in the output folder.
+    pub output: Saved,
 }
 
 /// Saves the state; the file is the old one or the whole new one.
@@ -82,6 +96,7 @@ pub fn save(path: &Path, identity: &Identity, parameters: &[Parameter], state: &
         ("qdistill.step", state.step.to_string()),
         ("qdistill.waited", state.waited.to_string()),
         ("qdistill.best", best),
+        ("qdistill.output", json(serde_json::to_string(state.output))?),
     ];
     let mut metadata: IndexMap<String, String> = metadata.into_iter().map(|(k, v)| (k.to_string(), v)).collect();
     let mut checksum = begin_checksum(&metadata);
@@ -153,6 +168,8 @@ pub fn load(path: &Path, identity: &Identity, parameters: &[Parameter]) -> Resul
     let best = field("best")?;
     let best = Option::<Validation>::deserialize(&mut serde_json::Deserializer::from_str(best))
         .map_err(|e| refuse(format!("its best validation can't be read ({e}); remove it to begin anew")))?;
+    let output = serde_json::from_str(field("output")?)
+        .map_err(|e| refuse(format!("what it says of the output can't be read ({e}); remove it to begin anew")))?;
     let tensor = |kind: &str, p: &Parameter| -> Result<Tensor> {
         let name = format!("{kind}.{}", p.name);
         match contents.tensors.get(&name) {
@@ -169,7 +186,7 @@ pub fn load(path: &Path, identity: &Identity, parameters: &[Parameter]) -> Resul
         p.var.set(&tensor("weight", p)?)?;
         moments.push(Moments { mean: tensor("mean", p)?, square: tensor("square", p)? });
     }
-    Ok(State { step, moments, best, waited })
+    Ok(State { step, moments, best, waited, output })
 }
 
 /// Refuses a state whose best model, or what was measured up to it, is not in the output folder.
@@ -179,15 +196,17 @@ pub fn load(path: &Path, identity: &Identity, parameters: &[Parameter]) -> Resul
 pub fn check_output(path: &Path, folder: &Path) -> Result<()> {
     match [checkpoint::WEIGHTS, metrics::FILE].into_iter().find(|name| !folder.join(name).is_file()) {
         None => Ok(()),
-        Some(name) => {
-            let message = format!(
-                "belongs to the best model so far, whose {name} is no longer in {}; put it back, or remove this file \
-                 and the folder to begin anew",
-                folder.display()
-            );
-            Err(Error::Resume { path: path.into(), message })
-        }
+        Some(name) => Err(not_its_output(path, folder, &format!("{name} is no longer in"))),
     }
+}
+
+/// Refuses a state where something in the output folder `is` other than it was.
+pub fn not_its_output(path: &Path, folder: &Path, is: &str) -> Error {
+    let message = format!(
+        "belongs to the best model so far, whose {is} {}; put it back, or remove this file and the folder to begin anew",
+        folder.display()
+    );
+    Error::Resume { path: path.into(), message }
 }
 
 /// Refuses to begin where an interrupted training left its state.
@@ -230,11 +249,13 @@ mod tests {
         let half = |p: &Parameter| (p.var.ones_like().expect("ones") * 0.5).expect("halves");
         let moments = parameters.iter().map(|p| Moments { mean: half(p), square: half(p) }).collect();
         let optimizer = AdamW::resumed(moments, 3, &recipe);
-        save(&path, &identity, &parameters, &View { step: 3, optimizer: &optimizer, best: None, waited: 1 })
-            .expect("saved");
+        let output = Saved { weights: "w".into(), metrics: Written { bytes: 7, blake3: "m".into() } };
+        let view = View { step: 3, optimizer: &optimizer, best: None, waited: 1, output: &output };
+        save(&path, &identity, &parameters, &view).expect("saved");
         let load = |identity: &Identity| load(&path, identity, &parameters).map_err(|e| e.to_string());
         let state = load(&identity).expect("loads");
         assert_eq!((state.step, state.waited, state.moments.len()), (3, 1, parameters.len()));
+        assert_eq!(state.output, output);
         let loaded = state.moments.iter().flat_map(|m| [&m.mean, &m.square]);
         assert!(loaded.flat_map(testing::flat).all(|v| v == 0.5));
 
@@ -261,8 +282,12 @@ mod tests {
         *bytes.last_mut().expect("bytes") ^= 1;
         std::fs::write(&path, &bytes).expect("written");
         assert!(load(&identity).map(|_| ()).expect_err("damaged").contains("is damaged"));
-        let old = String::from_utf8_lossy(&whole[..400]).replace("resume\":\"2\"", "resume\":\"1\"").into_bytes();
-        std::fs::write(&path, [&old, &whole[400..]].concat()).expect("written");
-        assert!(load(&identity).map(|_| ()).expect_err("old").contains("is no training state of version 2"));
+        let version = b"resume\":\"3";
+        let at = whole.windows(version.len()).position(|w| w == version).expect("a version");
+        let mut bytes = whole.clone();
+        bytes[at + version.len() - 1] = b'1';
+        std::fs::write(&path, &bytes).expect("written");
+        let old = load(&identity).map(|_| ()).expect_err("old");
+        assert!(old.contains("is no training state of version 3"), "{old}");
     }
 }

@@ -83,6 +83,11 @@ pub trait Teacher {
     /// The temperature that [`Soft::TopK`] and [`Soft::Sampled`] are at. [`Soft::Full`] and [`Soft::Resident`] suit every temperature.
     fn temperature(&self) -> f64;
 
+    /// Bytes that the labels of a prediction take in memory.
+    fn row_bytes(&self) -> u64 {
+        4 * self.vocab_size() as u64
+    }
+
     /// Labels of the window of this index (into [`Windows::windows`](crate::windows::Windows)), one row for each of
     /// its predictions.
     ///

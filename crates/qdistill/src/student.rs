@@ -4,10 +4,11 @@
 
 use crate::checkpoint::{Output, metadata};
 use crate::error::{Error, Result};
+use crate::memory;
 use crate::model::{EMBEDDING, HEAD, Student};
 use crate::recipe::{self, Shape};
 use crate::width::{Kept, keep};
-use candle_core::DType;
+use candle_core::{DType, Device};
 use schemes::{FloatType, Matrix};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -180,48 +181,72 @@ pub fn shape_of(model: &store::Model) -> Result<Shape> {
     })
 }
 
-/// Makes the student. Its vocabulary has as many entries as the teacher's embedding has rows.
+/// Makes the student on a device. Its vocabulary has as many entries as the teacher's embedding has rows.
 ///
 /// # Errors
-/// [`Error::Student`] for what doesn't fit the teacher, [`Error::Store`] for weights that can't be read.
-pub fn build(spec: &Spec, teacher: &store::Model, freeze_embeddings: bool, seed: u64) -> Result<Student> {
+/// [`Error::Student`] for what doesn't fit the teacher, [`Error::Store`] for weights that can't be read,
+/// [`Error::Memory`] for what can't be trained there.
+pub fn build(
+    spec: &Spec,
+    teacher: &store::Model,
+    freeze_embeddings: bool,
+    seed: u64,
+    device: &Device,
+) -> Result<Student> {
     let full = shape_of(teacher)?;
     let vocabulary = teacher.config()?.vocab_size;
+    let fits = |shape: &Shape| memory::check_student(device, shape, vocabulary, freeze_embeddings);
     let student = match spec {
-        Spec::Fresh(sketch) => fresh(sketch, teacher, &full, vocabulary, freeze_embeddings, seed)?,
+        Spec::Fresh(sketch) => {
+            let shape = sketched(sketch, &full);
+            fits(&shape)?;
+            fresh(sketch, teacher, &shape, vocabulary, freeze_embeddings, seed)?
+        }
         Spec::Layers(kept) => {
             if let Some(beyond) = kept.iter().find(|&&l| l >= full.layers) {
                 return Err(Error::Student(format!("the teacher has blocks 0 to {}, no {beyond}", full.layers - 1)));
             }
             let shape = Shape { layers: kept.len(), ..full };
+            fits(&shape)?;
             let cut = Cut { model: teacher, layers: kept.clone(), kept: None };
             Student::build(&shape, vocabulary, DType::F32, &mut |name, dims| cut.values(name, dims))?
         }
-        Spec::Width(width) => narrow(width, teacher, &full, vocabulary)?,
+        Spec::Width(width) => {
+            let shape = narrowed(width, &full)?;
+            fits(&shape)?;
+            let kept = keep(teacher, &full, &shape)?;
+            let cut = Cut { model: teacher, layers: (0..full.layers).collect(), kept: Some(kept) };
+            Student::build(&shape, vocabulary, DType::F32, &mut |name, dims| cut.values(name, dims))?
+        }
         Spec::Model(path) => {
             let model = store::open(path)?;
             check_tokenizer(teacher, &model, vocabulary)?;
             let shape = shape_of(&model)?;
+            fits(&shape)?;
             let cut = Cut { model: &model, layers: (0..shape.layers).collect(), kept: None };
             Student::build(&shape, vocabulary, DType::F32, &mut |name, dims| cut.values(name, dims))?
         }
     };
-    Ok(if freeze_embeddings { student.with_frozen_embeddings() } else { student })
+    if freeze_embeddings { student.with_frozen_embeddings() } else { student }.on(device)
+}
+
+/// The shape of a sketch; what it doesn't say is the teacher's.
+fn sketched(sketch: &Sketch, full: &Shape) -> Shape {
+    let Sketch { hidden, layers, heads, kv_heads, intermediate, .. } = *sketch;
+    let head_dim = sketch.head_dim.unwrap_or(hidden / heads.max(1));
+    let tied = sketch.tied.unwrap_or(true);
+    Shape { hidden, layers, heads, kv_heads, head_dim, intermediate, tied, ..full.clone() }
 }
 
 fn fresh(
     sketch: &Sketch,
     teacher: &store::Model,
-    full: &Shape,
+    shape: &Shape,
     vocabulary: usize,
     frozen: bool,
     seed: u64,
 ) -> Result<Student> {
-    let Sketch { hidden, layers, heads, kv_heads, intermediate, .. } = *sketch;
-    let head_dim = sketch.head_dim.unwrap_or(hidden / heads.max(1));
-    let tied = sketch.tied.unwrap_or(true);
-    let shape = Shape { hidden, layers, heads, kv_heads, head_dim, intermediate, tied, ..full.clone() };
-    let student = Student::new(&shape, vocabulary, DType::F32, seed)?;
+    let student = Student::new(shape, vocabulary, DType::F32, seed)?;
     if sketch.embeddings == Embeddings::Fresh {
         if frozen {
             let what = "random embeddings that aren't trained are of no use; set embeddings = \"teacher\"";
@@ -229,8 +254,9 @@ fn fresh(
         }
         return Ok(student);
     }
-    if hidden != full.hidden {
-        let what = format!("embeddings {} wide don't fit a student {hidden} wide", full.hidden);
+    let (wide, hidden) = (teacher.config()?.hidden_size, shape.hidden);
+    if hidden != wide {
+        let what = format!("embeddings {wide} wide don't fit a student {hidden} wide");
         return Err(Error::Student(what));
     }
     let cut = Cut { model: teacher, layers: vec![], kept: None };
@@ -344,7 +370,8 @@ fn matrix(
     Some(values)
 }
 
-fn narrow(width: &Width, teacher: &store::Model, full: &Shape, vocabulary: usize) -> Result<Student> {
+/// The shape of a teacher that is made narrower.
+fn narrowed(width: &Width, full: &Shape) -> Result<Shape> {
     let shape = Shape {
         hidden: width.hidden.unwrap_or(full.hidden),
         intermediate: width.intermediate.unwrap_or(full.intermediate),
@@ -364,9 +391,7 @@ fn narrow(width: &Width, teacher: &store::Model, full: &Shape, vocabulary: usize
             return Err(Error::Student(format!("{what} is {wanted}, the teacher's {most}: a cut can't be wider")));
         }
     }
-    let kept = keep(teacher, full, &shape)?;
-    let cut = Cut { model: teacher, layers: (0..full.layers).collect(), kept: Some(kept) };
-    Student::build(&shape, vocabulary, DType::F32, &mut |name, dims| cut.values(name, dims))
+    Ok(shape)
 }
 
 impl Output {

@@ -8,6 +8,10 @@ use runtime::Transformer;
 const FIXTURE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/tiny");
 const TOKENS: [u32; 9] = [0, 17, 300, 42, 1279, 5, 5, 900, 256];
 
+fn build(spec: &Spec, teacher: &store::Model, frozen: bool, seed: u64) -> Result<Student> {
+    super::build(spec, teacher, frozen, seed, &Device::Cpu)
+}
+
 fn fixture() -> store::Model {
     store::open(Path::new(FIXTURE)).expect("the fixture")
 }

@@ -1,11 +1,11 @@
 //! The training loop, for distillation and for training from text alone.
 
-use crate::checkpoint::Output;
+use crate::checkpoint::{self, Output};
 use crate::error::{Error, Result};
 use crate::gradient::{Gradients, Window, losses};
 use crate::memory;
-use crate::metrics::Metrics;
-use crate::model::{Dropout, EMBEDDING, HEAD, Parameter, Student};
+use crate::metrics::{self, Metrics};
+use crate::model::{Dropout, Student};
 use crate::ops::{Divergence, Losses, Objective};
 use crate::optim::{AdamW, learning_rate};
 use crate::random;
@@ -115,6 +115,10 @@ pub trait Source {
     fn draw(&mut self, step: usize) -> Result<Vec<Vec<Drawn>>>;
     /// What is never trained on.
     fn held_out(&self) -> Vec<Drawn>;
+    /// Bytes that the labels of a prediction take in memory.
+    fn label_bytes(&self) -> u64 {
+        0
+    }
     /// The window itself, with the teacher's labels if they are wanted and there are any.
     fn window(&mut self, drawn: &Drawn, labelled: bool) -> Result<Window>;
 }
@@ -169,6 +173,8 @@ pub fn check_free(folder: &Path) -> Result<()> {
 /// # Errors
 /// [`Error::Diverged`], [`Error::Resume`], [`Error::Occupied`], and what source and output say.
 pub fn train(job: &mut Job<'_>, resume: bool, progress: &mut dyn Progress) -> Result<Finished> {
+    // However it was asked for.
+    job.identity.insert("parts".into(), job.recipe.parts().to_string());
     if !job.student.device().is_cpu() {
         // Its sums are others than the CPU's.
         job.identity.insert("device".into(), "gpu".into());
@@ -215,7 +221,11 @@ fn go(job: &mut Job<'_>, resume: bool, progress: &mut dyn Progress) -> Result<Fi
         }
     }
     let best = trainer.best.ok_or_else(|| Error::Recipe("steps must be at least 1".into()))?;
-    resume::remove(&state_file(&job.output.folder))?;
+    let (state, folder) = (state_file(&job.output.folder), &job.output.folder);
+    if trainer.displaced {
+        return Err(resume::not_its_output(&state, folder, &format!("{} is another now in", checkpoint::WEIGHTS)));
+    }
+    resume::remove(&state)?;
     Ok(Finished { steps: trainer.step, stopped_early: trainer.step < recipe.steps, best, seconds: trainer.seconds })
 }
 
@@ -226,6 +236,11 @@ struct Trainer {
     best: Option<Validation>,
     /// Validations since the best one.
     waited: usize,
+    /// BLAKE3 of the best one's weights.
+    saved: String,
+    /// Whether other weights were found in their place: those of a better model, if the end came between saving that
+    /// and the state. It is then found again; what isn't was put there by somebody else.
+    displaced: bool,
     metrics: Metrics,
     seconds: Seconds,
 }
@@ -233,7 +248,7 @@ struct Trainer {
 impl Trainer {
     fn begin(job: &mut Job<'_>, resume: bool) -> Result<Self> {
         let path = state_file(&job.output.folder);
-        check_memory(job.student, job.recipe)?;
+        check_memory(job)?;
         let gradients = Gradients::new(job.student)?;
         let folder = &job.output.folder;
         if !resume {
@@ -245,19 +260,29 @@ impl Trainer {
                 gradients,
                 best: None,
                 waited: 0,
+                saved: String::new(),
+                displaced: false,
                 metrics,
                 seconds: Seconds::default(),
             });
         }
-        let State { step, moments, best, waited } = resume::load(&path, &job.identity, gradients.parameters())?;
+        let State { step, moments, best, waited, output } = resume::load(&path, &job.identity, gradients.parameters())?;
         resume::check_output(&path, folder)?;
+        let other = |name: &str| resume::not_its_output(&path, folder, &format!("{name} is another now in"));
+        let displaced = job.output.weights_blake3()? != output.weights;
+        if displaced {
+            let file = job.output.weights();
+            store::safetensors::read(&file, &store::Bytes::map(&file)?).map_err(|_| other(checkpoint::WEIGHTS))?;
+        }
+        let metrics = Metrics::resume(folder, &output.metrics)?.ok_or_else(|| other(metrics::FILE))?;
+        job.output.save_files()?;
         // What was drawn before is drawn again, so that what follows is the same.
         for earlier in 1..=step {
             job.source.draw(earlier)?;
         }
         let optimizer = AdamW::resumed(moments, step as i32, job.recipe);
-        let metrics = Metrics::resume(folder, step)?;
-        Ok(Self { step, optimizer, gradients, best, waited, metrics, seconds: Seconds::default() })
+        let (saved, seconds) = (output.weights, Seconds::default());
+        Ok(Self { step, optimizer, gradients, best, waited, saved, displaced, metrics, seconds })
     }
 
     fn out_of_patience(&self, recipe: &TrainRecipe) -> bool {
@@ -314,6 +339,7 @@ impl Trainer {
         self.waited = if best { 0 } else { self.waited + 1 };
         if best {
             job.output.save(job.student)?;
+            (self.saved, self.displaced) = (job.output.weights_blake3()?, false);
             self.best = Some(validation.clone());
         }
         self.metrics.add(&validation)?;
@@ -322,24 +348,35 @@ impl Trainer {
 
     fn save_state(&mut self, job: &Job<'_>) -> Result<()> {
         self.metrics.sync()?;
-        let state =
-            resume::View { step: self.step, optimizer: &self.optimizer, best: self.best.as_ref(), waited: self.waited };
-        resume::save(&state_file(&job.output.folder), &job.identity, self.gradients.parameters(), &state)
+        let (path, folder) = (state_file(&job.output.folder), &job.output.folder);
+        // What was taken away meanwhile would be missed at the end only.
+        resume::check_output(&path, folder)?;
+        let state = resume::View {
+            step: self.step,
+            optimizer: &self.optimizer,
+            best: self.best.as_ref(),
+            waited: self.waited,
+            output: &resume::Saved { weights: self.saved.clone(), metrics: self.metrics.written() },
+        };
+        resume::save(&path, &job.identity, self.gradients.parameters(), &state)
     }
 }
 
-/// Refuses a training that can't fit into what is available on the student's device.
-fn check_memory(student: &Student, recipe: &TrainRecipe) -> Result<()> {
-    // In f32 a gradient and two moments, and another gradient while they are added up: embeddings have theirs apart.
-    let bytes = |p: &Parameter| if [EMBEDDING, HEAD].contains(&p.name.as_str()) { 12 } else { 16 };
-    let trained = student.parameters().into_iter().filter(|p| p.trained);
-    let held = trained.map(|p| bytes(&p) * p.var.elem_count() as u64).sum::<u64>();
-    memory::check(student.device(), "what a training holds beside the weights", Some(held), memory::SMALLER)?;
+/// Refuses batches that can't fit into what is available on the student's device, beside the rest.
+fn check_memory(job: &Job<'_>) -> Result<()> {
+    let (student, recipe) = (job.student, job.recipe);
     let context = recipe.longest();
     let windows = recipe.batch * recipe.context / context / recipe.parts();
-    let what = format!("that, and what {windows} windows of {context} tokens leave for their gradients,");
-    let activations = student.activations((windows * context) as u64, context as u64);
-    let bytes = activations.and_then(|bytes| bytes.checked_add(held));
+    let tokens = (windows * context) as u64;
+    // The weights are there already.
+    let frozen = student.parameters().iter().any(|p| !p.trained);
+    let held = student.shape().training_bytes(student.vocabulary(), frozen);
+    let held = held.and_then(|bytes| bytes.checked_sub(4 * student.weights() as u64));
+    let labels = tokens.checked_mul(job.source.label_bytes());
+    let all = [held, student.activations(tokens, context as u64), labels];
+    let bytes = all.into_iter().try_fold(0u64, |sum, bytes| sum.checked_add(bytes?));
+    let what =
+        format!("the optimizer's state, and what {windows} windows of {context} tokens leave for their gradients,");
     memory::check(student.device(), &what, bytes, "take a smaller batch, or more parts of it")
 }
 

@@ -134,7 +134,18 @@ fn an_interrupted_training_resumes_to_the_same_bytes() {
         assert_eq!(gone.status.code(), Some(1));
         assert!(text(&gone.stderr).contains("is no longer in part; put it back"), "{}", text(&gone.stderr));
         std::fs::rename(bench.path("away"), bench.path("part")).expect("moved");
-        json(&bench.train("part", &["--resume"]));
+        for name in ["model.safetensors", "metrics.jsonl"] {
+            let path = bench.path("part").join(name);
+            let whole = std::fs::read(&path).expect("bytes");
+            std::fs::write(&path, &whole[..100]).expect("cut short");
+            let other = bench.train("part", &["--resume"]);
+            assert!(text(&other.stderr).contains(&format!("{name} is another now in part")), "{}", text(&other.stderr));
+            std::fs::write(&path, &whole).expect("put back");
+        }
+        // What doesn't change is written again, and parts that are the default's may be asked for.
+        std::fs::remove_file(bench.path("part/config.json")).expect("removed");
+        json(&bench.train("part", &["--resume", "--parts", "2"]));
+        store::open(&bench.path("part")).expect("a whole model");
     }
     assert_eq!(weights(&bench.path("part")), weights(&bench.path("whole")));
     assert_eq!(lines(&bench.path("part")), lines(&bench.path("whole")));
@@ -304,4 +315,39 @@ fn the_self_test_passes_on_the_cpu() {
     assert_eq!((&found["device"], &found["seed"]), (&"cpu".into(), &5.into()));
     let checks = found["checks"].as_array().expect("checks");
     assert!(checks.len() == 22 && checks.iter().all(|c| c["error"].as_f64().is_some_and(|e| e < 1.0)), "{checks:?}");
+}
+
+#[test]
+fn draws_have_one_divergence() {
+    let bench = Bench::new();
+    let fixed = ["label", "--teacher", FIXTURE, "--text", PROSE, "--tokens", "1500", "--context", "32"];
+    json(&bench.run(&[&fixed[..], &["--labels", "sampled:4", "-o", "labels.safetensors", "--json"]].concat()));
+    let refused = bench.train("student", &["--divergence", "reverse"]);
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(text(&refused.stderr).contains("draws give the forward divergence only"), "{}", text(&refused.stderr));
+    json(&bench.train("student", &["--divergence", "reverse", "--alpha", "0"]));
+}
+
+/// Whoever takes the output away meanwhile is told at the next validation, and what was reached is kept.
+#[test]
+fn output_that_is_taken_away_is_missed_in_time() {
+    let bench = Bench::new();
+    bench.label();
+    let state = bench.path("part.resume.safetensors");
+    let mut child = std::process::Command::new(assert_cmd::cargo::cargo_bin("qdistill"))
+        .current_dir(bench.folder.path())
+        .args(["train", "--teacher", FIXTURE, "--labels", "labels.safetensors", "-o", "part", "--json"])
+        .args(["--steps", "100000", "--batch", "4", "--validate-every", "2", "--student", "student.toml"])
+        .stdout(std::process::Stdio::null())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .expect("it starts");
+    while !state.exists() && child.try_wait().expect("its state").is_none() {
+        std::thread::yield_now();
+    }
+    std::fs::remove_file(bench.path("part/metrics.jsonl")).expect("removed");
+    let ended = child.wait_with_output().expect("it ended");
+    assert_eq!(ended.status.code(), Some(1));
+    assert!(text(&ended.stderr).contains("metrics.jsonl is no longer in part"), "{}", text(&ended.stderr));
+    assert!(state.exists());
 }

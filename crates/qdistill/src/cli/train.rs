@@ -4,13 +4,14 @@ use crate::progress::Bar;
 use anyhow::{Result, bail};
 use clap::ValueEnum;
 use qdistill::checkpoint::Output;
+use qdistill::data::read_text;
 use qdistill::distill::Text;
 use qdistill::labels::{Kind as LabelKind, Labels};
 use qdistill::metrics;
 use qdistill::model::Student;
 use qdistill::ops::{Divergence, Objective};
 use qdistill::recipe::{DistillRecipe, TrainRecipe};
-use qdistill::resume::{Identity, fields};
+use qdistill::resume::fields;
 use qdistill::student::{self, Spec};
 use qdistill::teacher::{Model, Online};
 use qdistill::train::{Finished, Job, train};
@@ -144,6 +145,11 @@ pub fn run(args: &Args, bars: &Bars) -> Result<String> {
         }
     };
     let DistillRecipe { loss: objective, train: settings } = &recipe;
+    let sampled = labels.as_ref().is_some_and(|l| matches!(l.kind(), LabelKind::Sampled(_)));
+    if sampled && objective.alpha > 0.0 && objective.divergence != Divergence::Forward {
+        let what = "draws give the forward divergence only; leave out --divergence, or take labels of another kind";
+        bail!(Error::Labels(what.into()));
+    }
     let mut reader = labels.as_ref().map(|l| l.at(objective.temperature)).transpose()?;
     let mut online = Online::new(&teacher, windows, objective.temperature);
     let labelled: &mut dyn Teacher = match &mut reader {
@@ -151,7 +157,7 @@ pub fn run(args: &Args, bars: &Bars) -> Result<String> {
         None => &mut online,
     };
     let frozen = args.freeze == Some(Freeze::Embeddings);
-    let student = student::build(&spec, &teacher.files, frozen, settings.seed)?.on(&device)?;
+    let student = student::build(&spec, &teacher.files, frozen, settings.seed, &device)?;
     let float = match args.dtype {
         Stored::F16 => FloatType::F16,
         Stored::Bf16 => FloatType::BF16,
@@ -167,7 +173,10 @@ pub fn run(args: &Args, bars: &Bars) -> Result<String> {
         ("qdistill.loss".to_string(), serde_json::to_string(objective)?),
     ]);
     let kind = labels.as_ref().map(Labels::kind);
-    let mut identity = Identity::from([
+    // What differs is named by the first of these that does.
+    let mut identity = fields(objective)?;
+    identity.extend(fields(settings)?);
+    identity.extend([
         ("student".into(), spec.to_string()),
         ("freeze".into(), frozen.to_string()),
         ("dtype".into(), float.to_string()),
@@ -175,8 +184,6 @@ pub fn run(args: &Args, bars: &Bars) -> Result<String> {
         ("text".into(), hash_of(windows)),
         ("labels".into(), kind.map_or("none".into(), |kind| kind.to_string())),
     ]);
-    identity.extend(fields(objective)?);
-    identity.extend(fields(settings)?);
     let mut source = Text::new(windows, Some(labelled), &student, objective, settings)?;
     let mut job = Job {
         student: &student,
@@ -252,7 +259,7 @@ fn hash_of(windows: &Windows) -> String {
 
 /// Draws `loss.svg` from the metrics.
 fn draw(folder: &Path) -> Result<()> {
-    let text = std::fs::read_to_string(folder.join(metrics::FILE))?;
+    let text = read_text(&folder.join(metrics::FILE))?;
     let lines: Vec<Value> = text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
     let points = |y: &str, only: &str| -> Vec<(f64, f64)> {
         let of = |line: &Value| line.get(only).and(Some((line.get("step")?.as_f64()?, line.get(y)?.as_f64()?)));

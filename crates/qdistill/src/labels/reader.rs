@@ -264,6 +264,14 @@ impl Teacher for Reader<'_> {
         self.temperature
     }
 
+    fn row_bytes(&self) -> u64 {
+        match self.labels.kind() {
+            Kind::TopK(k) => 8 * k as u64 + 4,
+            Kind::Sampled(n) => 4 * n as u64,
+            Kind::Full => 4 * self.vocab_size() as u64,
+        }
+    }
+
     fn soft(&mut self, window: usize) -> Result<Soft> {
         let rows = self.labels.windows.predictions_of(window);
         self.labels.check(window, &rows)?;

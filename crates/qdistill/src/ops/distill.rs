@@ -393,7 +393,7 @@ fn full<T: Real>(
             multiply(soft, 1.0 / student.sum);
             match divergence {
                 Divergence::Reverse => reverse(soft, teacher),
-                _ => jensen_shannon(soft, teacher),
+                _ => jensen_shannon(soft, teacher, (spare, 1.0 / sum)),
             }
         }
     }

@@ -124,6 +124,7 @@ in_both_forms!(
     mass_outside_the_top_counts,
     misfits_are_errors,
     a_sharp_student_is_told_what_it_leaves_out,
+    sharp_distributions_are_compared_as_in_f64,
 );
 
 fn run(form: Form, hidden: &Tensor, head: &Tensor, targets: &[Option<Target<'_>>], objective: &Objective) -> Outcome {
@@ -373,6 +374,42 @@ fn a_sharp_student_is_told_what_it_leaves_out(form: Form) {
                 // Lower logits of what has too much, higher ones of what has too little.
                 assert!(ours.head[..2].iter().all(|&g| g > 0.04) && ours.head[2..].iter().sum::<f64>() < -0.08);
             }
+        }
+    }
+}
+
+fn sharp_distributions_are_compared_as_in_f64(form: Form) {
+    // At a low temperature most exponentials are nothing in f32, and a few of the student's are where the teacher's
+    // are all.
+    let draw = |stream| crate::random::normal(&mut crate::random::stream(11, stream), 60, 9.0);
+    let (student, teacher) = (draw(1), draw(2));
+    let exact = |values: &[f32]| matrix(&values.iter().map(|&v| f64::from(v)).collect::<Vec<_>>(), 60, DType::F32);
+    for temperature in [0.1, 0.3, 1.0] {
+        let logs = |values: &[f32]| {
+            let scaled: Vec<f64> = values.iter().map(|&v| f64::from(v) / temperature).collect();
+            let top = scaled.iter().fold(f64::MIN, |m, &v| m.max(v));
+            let sum = scaled.iter().map(|v| (v - top).exp()).sum::<f64>().ln();
+            scaled.into_iter().map(|v| v - top - sum).collect::<Vec<f64>>()
+        };
+        let (s, t) = (logs(&student), logs(&teacher));
+        let divergence = |kind| -> f64 {
+            let each = s.iter().zip(&t).map(|(&s, &t)| {
+                let (p, q) = (s.exp(), t.exp());
+                let middle = s.max(t) + (-(s - t).abs()).exp().ln_1p() - std::f64::consts::LN_2;
+                match kind {
+                    Divergence::Forward => q * (t - s),
+                    Divergence::Reverse => p * (s - t),
+                    Divergence::JensenShannon => 0.5 * (p * (s - middle) + q * (t - middle)),
+                }
+            });
+            each.sum()
+        };
+        let targets = [Some(Target { token: 0, soft: Some(SoftRow::Full(&teacher)) })];
+        for kind in [Divergence::Forward, Divergence::Reverse, Divergence::JensenShannon] {
+            let objective = Objective { alpha: 1.0, temperature, divergence: kind };
+            let ours = run(form, &matrix(&[1.0], 1, DType::F32), &exact(&student), &targets, &objective).losses.soft;
+            let wanted = divergence(kind);
+            assert!((ours - wanted).abs() < 1e-5 * wanted, "{kind:?} at {temperature}: {ours}, not {wanted}");
         }
     }
 }

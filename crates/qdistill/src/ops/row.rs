@@ -129,15 +129,15 @@ pub(super) fn reverse<T: Real>(student: &mut [T], ratios: &[T]) -> f64 {
 }
 
 /// The Jensen-Shannon divergence; the student's probabilities become the gradient, the logarithms of the ratio the
-/// student's to the mixture.
-pub(super) fn jensen_shannon<T: Real>(student: &mut [T], ratios: &mut [T]) -> f64 {
+/// student's to the mixture. The teacher's probabilities are their exponentials times a factor: the student's times the
+/// ratio would be too much where they are at the least that an exponential is.
+pub(super) fn jensen_shannon<T: Real>(student: &mut [T], ratios: &mut [T], (teacher, factor): (&[T], f64)) -> f64 {
     let (mut value, mut mean) = (0f64, 0f64);
-    for (s, r) in student.iter().zip(ratios.iter_mut()) {
+    for ((s, r), t) in student.iter().zip(ratios.iter_mut()).zip(teacher) {
         let (mass, ratio) = (s.to_f64(), r.to_f64().clamp(FLOOR, -FLOOR));
         // teacher / student = exp(-ratio); student / mixture = 2 / (1 + teacher / student).
-        let to_student = (-ratio).exp();
-        let of_mixture = std::f64::consts::LN_2 - to_student.ln_1p();
-        value += 0.5 * mass * (of_mixture + to_student * (of_mixture - ratio));
+        let of_mixture = std::f64::consts::LN_2 - (-ratio).exp().ln_1p();
+        value += 0.5 * (mass * of_mixture + t.to_f64() * factor * (of_mixture - ratio));
         mean += 0.5 * mass * of_mixture;
         *r = T::from_f64(0.5 * of_mixture);
     }
