@@ -65,7 +65,7 @@ impl Gradients {
     /// # Errors
     /// A device that fails.
     pub fn clear(&mut self) -> Result<()> {
-        Ok(self.values.iter_mut().try_for_each(|values| sums::clear(self.form, values))?)
+        Ok(self.values.iter().try_for_each(Tensor::zero_set)?)
     }
 
     /// The values of each trained parameter.
@@ -111,6 +111,17 @@ impl Gradients {
     /// A device that fails.
     pub fn norm(&self) -> Result<f64> {
         Ok(sums::squares(self.form, &self.values)?.sqrt())
+    }
+
+    /// Makes sums over so many predictions their mean, no longer than `clip`; returns its norm before that.
+    ///
+    /// # Errors
+    /// A device that fails.
+    pub fn average(&mut self, predictions: usize, clip: f64) -> Result<f64> {
+        let share = 1.0 / predictions as f64;
+        let norm = self.norm()? * share;
+        self.scale(share * (clip / norm).min(1.0))?;
+        Ok(norm)
     }
 
     /// Multiplies everything.
@@ -181,13 +192,15 @@ mod tests {
         vec![window(&[5, 9, 2, 299, 7, 7, 1]), window(&[0, 4, 3, 250])]
     }
 
-    fn shapes() -> [Shape; 2] {
-        [testing::shape(), Shape { biases: true, tied: false, ..testing::shape() }]
+    /// Both forms of what a student may be.
+    fn shapes() -> impl Iterator<Item = (Shape, Form)> {
+        let shapes = [testing::shape(), Shape { biases: true, tied: false, ..testing::shape() }];
+        shapes.into_iter().flat_map(|shape| [(shape.clone(), Form::Fused), (shape, Form::Composed)])
     }
 
     #[test]
     fn every_variable_gets_a_gradient() {
-        for (shape, form) in shapes().into_iter().flat_map(|s| [(s.clone(), Form::Fused), (s, Form::Composed)]) {
+        for (shape, form) in shapes() {
             let student = Student::new(&shape, 300, DType::F32, 3).expect("a valid shape").in_form(form);
             let mut gradients = Gradients::new(&student).expect("gradients");
             losses(&student, &windows(), &OBJECTIVE, None, Some((&mut gradients, 1.0))).expect("a loss");
@@ -208,7 +221,7 @@ mod tests {
 
     #[test]
     fn gradients_match_finite_differences() {
-        for (shape, form) in shapes().into_iter().flat_map(|s| [(s.clone(), Form::Fused), (s, Form::Composed)]) {
+        for (shape, form) in shapes() {
             let student = Student::new(&shape, 300, DType::F64, 4).expect("a valid shape").in_form(form);
             let value = || losses(&student, &windows(), &OBJECTIVE, None, None).expect("a loss").mean(&OBJECTIVE);
             let mut gradients = Gradients::new(&student).expect("gradients");
@@ -277,7 +290,7 @@ mod tests {
             set(0, 0, 3.0);
             set(1, 2, 4.0);
             let norm = |of: &Gradients| of.norm().expect("a norm");
-            assert!((norm(&gradients) - 5.0).abs() < 1e-6);
+            assert!((norm(&gradients) - 5.0).abs() < 1e-12);
             gradients.scale(0.2).expect("scaled");
             assert!((norm(&gradients) - 1.0).abs() < 1e-6);
             let at = |i: usize, j: usize| testing::flat(&gradients.values[i])[j];

@@ -189,14 +189,12 @@ impl Student {
     /// The same on a device, in the form that operations have there.
     ///
     /// # Errors
-    /// [`Error::Memory`](crate::Error::Memory) for a GPU without room for it.
+    /// A GPU without room for it.
     pub fn on(mut self, device: &Device) -> Result<Self> {
         self.form = Form::on(device);
         if device.same_device(self.device()) {
             return Ok(self);
         }
-        let bytes: usize = self.parameters().iter().map(|p| p.var.elem_count() * p.var.dtype().size_in_bytes()).sum();
-        memory::check(device, "the student", Some(bytes as u64), memory::SMALLER)?;
         let layers = self.layers.iter_mut().flat_map(Block::vars);
         for var in [&mut self.embedding, &mut self.norm].into_iter().chain(&mut self.head).chain(layers) {
             *var = Var::from_tensor(&var.as_detached_tensor().to_device(device)?)?;

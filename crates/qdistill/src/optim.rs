@@ -77,7 +77,8 @@ impl AdamW {
         let size = (rate * correct2 / correct1) as f32;
         let epsilon = EPSILON * correct2 as f32;
         let shrink = (1.0 - rate * self.weight_decay) as f32;
-        let (mean, square) = (Mean { beta: self.beta1 as f32 }, Square { beta: self.beta2 as f32 });
+        let mean = Running { beta: self.beta1 as f32, of_square: false };
+        let square = Running { beta: self.beta2 as f32, of_square: true };
         for ((parameter, gradient), moments) in
             gradients.parameters().iter().zip(gradients.values()).zip(&mut self.moments)
         {
@@ -99,16 +100,11 @@ impl AdamW {
     }
 }
 
-/// The running mean of the gradient.
+/// A running mean: of the gradient, or of its square.
 #[derive(Debug, Clone, Copy)]
-struct Mean {
+struct Running {
     beta: f32,
-}
-
-/// The running mean of its square.
-#[derive(Debug, Clone, Copy)]
-struct Square {
-    beta: f32,
+    of_square: bool,
 }
 
 /// How the moments change a weight.
@@ -119,15 +115,17 @@ struct Weight {
     shrink: f32,
 }
 
-impl Mean {
+impl Running {
     fn of(self, mean: &Tensor, gradient: &Tensor) -> candle_core::Result<Tensor> {
-        (mean * f64::from(self.beta))? + (gradient * f64::from(1.0 - self.beta))?
+        let new = (gradient * f64::from(1.0 - self.beta))?;
+        (mean * f64::from(self.beta))? + if self.of_square { (new * gradient)? } else { new }
     }
-}
 
-impl Square {
-    fn of(self, square: &Tensor, gradient: &Tensor) -> candle_core::Result<Tensor> {
-        (square * f64::from(self.beta))? + ((gradient * f64::from(1.0 - self.beta))? * gradient)?
+    fn update(self, means: &mut [f32], gradient: &[f32]) {
+        for (mean, &g) in means.iter_mut().zip(gradient) {
+            let new = (1.0 - self.beta) * g;
+            *mean = self.beta * *mean + if self.of_square { new * g } else { new };
+        }
     }
 }
 
@@ -138,29 +136,15 @@ impl Weight {
     }
 }
 
-impl InplaceOp2 for Mean {
+impl InplaceOp2 for Running {
     fn name(&self) -> &'static str {
-        "adamw-mean"
+        "adamw-moment"
     }
 
     fn cpu_fwd(&self, m: &mut CpuStorage, lm: &Layout, g: &CpuStorage, lg: &Layout) -> candle_core::Result<()> {
         let (means, gradient) = (values_mut::<f32>(m, lm)?, values::<f32>(g, lg)?);
         let chunks = means.par_chunks_mut(CHUNK).zip(gradient.par_chunks(CHUNK));
-        chunks.for_each(|(m, g)| m.iter_mut().zip(g).for_each(|(m, &g)| *m = self.beta * *m + (1.0 - self.beta) * g));
-        Ok(())
-    }
-}
-
-impl InplaceOp2 for Square {
-    fn name(&self) -> &'static str {
-        "adamw-square"
-    }
-
-    fn cpu_fwd(&self, s: &mut CpuStorage, ls: &Layout, g: &CpuStorage, lg: &Layout) -> candle_core::Result<()> {
-        let (squares, gradient) = (values_mut::<f32>(s, ls)?, values::<f32>(g, lg)?);
-        let chunks = squares.par_chunks_mut(CHUNK).zip(gradient.par_chunks(CHUNK));
-        let beta = self.beta;
-        chunks.for_each(|(s, g)| s.iter_mut().zip(g).for_each(|(s, &g)| *s = beta * *s + (1.0 - beta) * g * g));
+        chunks.for_each(|(means, gradient)| self.update(means, gradient));
         Ok(())
     }
 }

@@ -200,8 +200,12 @@ pub fn check_output(path: &Path, folder: &Path) -> Result<()> {
     }
 }
 
-/// Refuses a state where something in the output folder `is` other than it was.
-pub fn not_its_output(path: &Path, folder: &Path, is: &str) -> Error {
+/// The error for a state where a file in the output folder is another than it was.
+pub fn displaced(path: &Path, folder: &Path, name: &str) -> Error {
+    not_its_output(path, folder, &format!("{name} is another now in"))
+}
+
+fn not_its_output(path: &Path, folder: &Path, is: &str) -> Error {
     let message = format!(
         "belongs to the best model so far, whose {is} {}; put it back, or remove this file and the folder to begin anew",
         folder.display()
@@ -256,6 +260,8 @@ mod tests {
         let state = load(&identity).expect("loads");
         assert_eq!((state.step, state.waited, state.moments.len()), (3, 1, parameters.len()));
         assert_eq!(state.output, output);
+        let shapes = state.moments.iter().zip(&parameters).map(|(m, p)| (m.mean.dims(), m.square.dims(), p.var.dims()));
+        assert!(shapes.into_iter().all(|(mean, square, var)| mean == var && square == var));
         let loaded = state.moments.iter().flat_map(|m| [&m.mean, &m.square]);
         assert!(loaded.flat_map(testing::flat).all(|v| v == 0.5));
 

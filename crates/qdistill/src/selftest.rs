@@ -10,28 +10,8 @@ use crate::random;
 use crate::recipe::{Shape, TrainRecipe};
 use crate::soft::{Resident, Soft};
 use candle_core::{DType, Device, Tensor, Var};
-
-/// One comparison.
-#[derive(Debug, Clone, PartialEq, serde::Serialize)]
-pub struct Checked {
-    /// What was computed.
-    pub what: String,
-    /// Of what.
-    pub case: String,
-    /// Numbers that were compared.
-    pub numbers: usize,
-    /// The largest difference, as a share of what it may be; none where the device failed.
-    pub error: Option<f64>,
-    /// Why there is nothing to compare, where the device failed.
-    pub failure: Option<String>,
-}
-
-impl Checked {
-    /// Whether nothing is wrong. An error that is not a number is wrong.
-    pub fn passed(&self) -> bool {
-        self.failure.is_none() && self.error.is_some_and(|e| e <= 1.0)
-    }
-}
+use runtime::selftest::{Checked, add};
+use std::ops::ControlFlow;
 
 /// How far values and gradients may be from those in f64, as a share of the largest of them.
 const TOLERANCE: f64 = 2e-5;
@@ -46,31 +26,37 @@ const STEPS: usize = 20;
 /// Entries of the vocabulary.
 const VOCABULARY: usize = 1100;
 
-/// Everything, of numbers that depend on the seed.
+/// Everything, of numbers that depend on the seed. A device that fails is not asked again.
 pub fn run(device: &Device, seed: u64) -> Vec<Checked> {
     let mut all = Vec::new();
-    let mut add = |what: &str, case: String, found: Result<(usize, f64)>| {
-        let (numbers, error, failure) = match found {
-            Ok((numbers, error)) => (numbers, Some(error), None),
-            Err(e) => (0, None, Some(e.to_string().lines().next().unwrap_or_default().to_string())),
-        };
-        all.push(Checked { what: what.into(), case, numbers, error, failure });
+    // Where it breaks off is the last of them.
+    let _ = each(device, seed, &mut all);
+    all
+}
+
+fn each(device: &Device, seed: u64, all: &mut Vec<Checked>) -> ControlFlow<()> {
+    let mut check = |what: &str, case: String, found: Result<Difference>| {
+        let found = found.map(|(numbers, error)| {
+            let (what, case) = (what.into(), case.clone());
+            vec![Checked { what, case, numbers, differing: None, error: Some(error), failure: None }]
+        });
+        add(all, device, what, &case, found)
     };
     for operation in [Operation::RmsNorm, Operation::Rotary, Operation::CausalSoftmax, Operation::SwiGlu] {
         for tokens in [1, 37] {
-            add("operations", format!("{operation:?}, {tokens} tokens"), operation.compare(device, tokens, seed));
+            check("operations", format!("{operation:?}, {tokens} tokens"), operation.compare(device, tokens, seed))?;
         }
     }
     for (kind, objective) in objectives() {
         let Objective { divergence, temperature, alpha } = objective;
         let case = format!("{}, {divergence:?}, T = {temperature}, alpha {alpha}", kind.name());
-        add("losses and gradients", case, gradients(device, kind, &objective, seed));
+        check("losses and gradients", case, gradients(device, kind, &objective, seed))?;
     }
     for (kind, objective) in objectives().into_iter().filter(|(_, o)| o.divergence == Divergence::Forward) {
         let case = format!("{}, T = {}, {STEPS} steps", kind.name(), objective.temperature);
-        add("training", case, training(device, kind, &objective, seed));
+        check("training", case, training(device, kind, &objective, seed))?;
     }
-    all
+    ControlFlow::Continue(())
 }
 
 /// What is compared: every kind of labels with every divergence that it has.
@@ -86,8 +72,10 @@ fn objectives() -> Vec<(Kind, Objective)> {
     list
 }
 
-/// The largest difference, as a share of what it may be, and how many numbers were compared.
-fn difference(found: &[f64], wanted: &[f64], tolerance: f64) -> Result<(usize, f64)> {
+/// How many numbers were compared, and the largest difference as a share of what it may be.
+type Difference = (usize, f64);
+
+fn difference(found: &[f64], wanted: &[f64], tolerance: f64) -> Result<Difference> {
     if found.len() != wanted.len() {
         return Err(Error::Text(format!("{} numbers, not {}", found.len(), wanted.len())));
     }
@@ -96,6 +84,14 @@ fn difference(found: &[f64], wanted: &[f64], tolerance: f64) -> Result<(usize, f
     // A maximum passes over what is no number; a sum doesn't.
     let sound: f64 = found.iter().sum::<f64>() * 0.0;
     Ok((found.len(), worst.fold(0.0, f64::max) / (largest * tolerance) + sound))
+}
+
+/// Of several comparisons; what is no number stays none.
+fn all_of(parts: impl IntoIterator<Item = Result<Difference>>) -> Result<Difference> {
+    parts.into_iter().try_fold((0, 0.0), |(numbers, error), part| {
+        let (more, other) = part?;
+        Ok((numbers + more, if other <= error { error } else { other }))
+    })
 }
 
 fn numbers(tensor: &Tensor) -> Result<Vec<f64>> {
@@ -117,14 +113,10 @@ enum Operation {
 
 impl Operation {
     /// Values and gradients, of this many tokens a row.
-    fn compare(self, device: &Device, tokens: usize, seed: u64) -> Result<(usize, f64)> {
+    fn compare(self, device: &Device, tokens: usize, seed: u64) -> Result<Difference> {
         let wanted = self.trace(&Device::Cpu, DType::F64, Form::Fused, tokens, seed)?;
         let found = self.trace(device, DType::F32, Form::Composed, tokens, seed)?;
-        let parts = found.iter().zip(&wanted).map(|(f, w)| difference(f, w, TOLERANCE));
-        parts.into_iter().try_fold((0, 0.0), |(n, error), part| {
-            let (more, other) = part?;
-            Ok((n + more, if other <= error { error } else { other }))
-        })
+        all_of(found.iter().zip(&wanted).map(|(f, w)| difference(f, w, TOLERANCE)))
     }
 
     /// The result, and the gradients of its inputs under a random weighting.
@@ -250,7 +242,7 @@ fn student(device: &Device, dtype: DType, form: Form, seed: u64) -> Result<Stude
 }
 
 /// The losses of windows and the gradients of all weights.
-fn gradients(device: &Device, kind: Kind, objective: &Objective, seed: u64) -> Result<(usize, f64)> {
+fn gradients(device: &Device, kind: Kind, objective: &Objective, seed: u64) -> Result<Difference> {
     let trace = |device: &Device, dtype, form, kind: Kind| -> Result<(Vec<f64>, Vec<Vec<f64>>)> {
         let windows = kind.windows(device, objective.temperature, seed)?;
         let student = student(device, dtype, form, seed)?;
@@ -261,16 +253,12 @@ fn gradients(device: &Device, kind: Kind, objective: &Objective, seed: u64) -> R
     };
     let (wanted, slopes) = trace(&Device::Cpu, DType::F64, Form::Fused, kind.in_memory())?;
     let (found, ours) = trace(device, DType::F32, Form::Composed, kind)?;
-    let (mut count, mut worst) = difference(&found, &wanted, TOLERANCE)?;
-    // Gradients of one tensor are told from another's by the largest of all of them.
-    let (n, error) = difference(&ours.concat(), &slopes.concat(), TOLERANCE)?;
-    count += n;
-    worst = if error <= worst { worst } else { error };
-    Ok((count, worst))
+    // Every gradient is measured by the largest of all of them.
+    all_of([(found, wanted), (ours.concat(), slopes.concat())].map(|(f, w)| difference(&f, &w, TOLERANCE)))
 }
 
 /// The losses of optimizer steps over the same windows.
-fn training(device: &Device, kind: Kind, objective: &Objective, seed: u64) -> Result<(usize, f64)> {
+fn training(device: &Device, kind: Kind, objective: &Objective, seed: u64) -> Result<Difference> {
     let recipe = TrainRecipe { learning_rate: 1e-3, ..TrainRecipe::default() };
     let trace = |device: &Device, form, kind: Kind| -> Result<Vec<f64>> {
         let windows = kind.windows(device, objective.temperature, seed)?;
@@ -280,9 +268,7 @@ fn training(device: &Device, kind: Kind, objective: &Objective, seed: u64) -> Re
         for _ in 0..STEPS {
             gradients.clear()?;
             let found = losses(&student, &windows, objective, None, Some((&mut gradients, 1.0)))?;
-            let share = 1.0 / found.predictions as f64;
-            let norm = gradients.norm()? * share;
-            gradients.scale(share * (recipe.clip / norm).min(1.0))?;
+            gradients.average(found.predictions, recipe.clip)?;
             optimizer.step(&gradients, recipe.learning_rate)?;
             all.push(found.mean(objective));
         }
@@ -314,7 +300,8 @@ mod tests {
         assert!(difference(&[1.0, 2.01], &[1.0, 2.0], 1e-3).is_ok_and(|(_, e)| (e - 5.0).abs() < 1e-9));
         for broken in [f64::NAN, f64::INFINITY] {
             let error = difference(&[1.0, broken], &[1.0, 2.0], 1e-3).ok().map(|(_, e)| e);
-            let checked = Checked { what: "a".into(), case: "a".into(), numbers: 2, error, failure: None };
+            let checked =
+                Checked { what: "a".into(), case: "a".into(), numbers: 2, differing: None, error, failure: None };
             assert!(!checked.passed(), "{checked:?}");
         }
         assert!(difference(&[1.0], &[1.0, 2.0], 1e-3).is_err());

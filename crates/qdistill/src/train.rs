@@ -223,7 +223,7 @@ fn go(job: &mut Job<'_>, resume: bool, progress: &mut dyn Progress) -> Result<Fi
     let best = trainer.best.ok_or_else(|| Error::Recipe("steps must be at least 1".into()))?;
     let (state, folder) = (state_file(&job.output.folder), &job.output.folder);
     if trainer.displaced {
-        return Err(resume::not_its_output(&state, folder, &format!("{} is another now in", checkpoint::WEIGHTS)));
+        return Err(resume::displaced(&state, folder, checkpoint::WEIGHTS));
     }
     resume::remove(&state)?;
     Ok(Finished { steps: trainer.step, stopped_early: trainer.step < recipe.steps, best, seconds: trainer.seconds })
@@ -268,7 +268,7 @@ impl Trainer {
         }
         let State { step, moments, best, waited, output } = resume::load(&path, &job.identity, gradients.parameters())?;
         resume::check_output(&path, folder)?;
-        let other = |name: &str| resume::not_its_output(&path, folder, &format!("{name} is another now in"));
+        let other = |name| resume::displaced(&path, folder, name);
         let displaced = job.output.weights_blake3()? != output.weights;
         if displaced {
             let file = job.output.weights();
@@ -311,9 +311,8 @@ impl Trainer {
         let share = 1.0 / sum.predictions as f64;
         let loss = sum.mean(objective);
         check_finite(step, "the loss", loss)?;
-        let norm = self.gradients.norm()? * share;
+        let norm = self.gradients.average(sum.predictions, recipe.clip)?;
         check_finite(step, "the gradient's norm", norm)?;
-        self.gradients.scale(share * (recipe.clip / norm).min(1.0))?;
         let rate = learning_rate(recipe, step);
         self.optimizer.step(&self.gradients, rate)?;
         let divergence = (objective.alpha > 0.0).then_some(sum.soft * share);

@@ -2,7 +2,8 @@
 #![cfg(feature = "cuda")]
 
 use assert_cmd::Command;
-use qdistill::selftest::{self, Checked};
+use qdistill::selftest;
+use runtime::selftest::Checked;
 use runtime::{ComputeType, Options, device};
 use serde_json::Value;
 use std::path::Path;

@@ -1,10 +1,11 @@
 //! `qdistill selftest`.
 
 use anyhow::{Result, bail};
-use qdistill::selftest::{Checked, run as check};
-use report::table::{Cell, Column, Table, Tone};
+use qdistill::selftest::run as check;
+use report::table::{Cell, Column, Table};
 use report::{DeviceArgs, format};
-use serde_json::json;
+use runtime::selftest::Checked;
+use serde_json::{Value, json};
 
 /// What to test.
 #[derive(Debug, clap::Args)]
@@ -26,7 +27,8 @@ pub fn run(args: &Args) -> Result<String> {
     let name = runtime::device_name(&device);
     let found = check(&device, args.seed);
     let text = if args.json {
-        format!("{:#}\n", json!({ "version": 1, "device": name, "seed": args.seed, "checks": found }))
+        let checks: Vec<Value> = found.iter().map(to_json).collect();
+        format!("{:#}\n", json!({ "version": 1, "device": name, "seed": args.seed, "checks": checks }))
     } else {
         report::stdout_form().render(&table(&name, device.is_cpu(), &found)?)
     };
@@ -36,6 +38,10 @@ pub fn run(args: &Args) -> Result<String> {
     }
     report::print_result(&text)?;
     bail!("{} of {} checks failed: {}", failed.len(), found.len(), failed.join("; "))
+}
+
+fn to_json(Checked { what, case, numbers, error, failure, .. }: &Checked) -> Value {
+    json!({ "what": what, "case": case, "numbers": numbers, "error": error, "failure": failure })
 }
 
 fn line(failed: &Checked) -> String {
@@ -53,13 +59,12 @@ fn table(device: &str, on_cpu: bool, found: &[Checked]) -> Result<Table> {
     ];
     let mut table = Table::new(format!("Training, {device}"), columns);
     for check in found {
-        let (word, tone) = if check.passed() { ("passed", Tone::Good) } else { ("failed", Tone::Bad) };
         table.push(vec![
             Cell::text(check.what.clone()),
             Cell::text(check.case.clone()),
             Cell::value(format::count(check.numbers as u64), check.numbers),
             check.error.map_or_else(Cell::absent, |e| Cell::value(format::percent(e, 1), e)),
-            Cell::value(word, check.passed()).tone(tone),
+            Cell::passed(check.passed()),
         ])?;
     }
     if on_cpu {

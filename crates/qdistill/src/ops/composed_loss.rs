@@ -7,7 +7,7 @@ use super::{Divergence, Losses, Objective, SoftRow, Target};
 use crate::soft::Resident;
 use candle_core::{D, DType, Device, Result, Tensor, bail};
 
-/// The losses of logits `[rows, vocabulary]`, and their gradients times the scale; zeros where there is none.
+/// The losses of logits `[rows, vocabulary]`, and their gradients times the scale; where there is none, the logits.
 pub(super) fn losses(
     logits: &Tensor,
     targets: &[Option<Target<'_>>],
@@ -18,17 +18,16 @@ pub(super) fn losses(
     let logs = log_softmax(logits)?;
     let hard = (logs.gather(&labels.tokens, 1)?.neg()? * &labels.counted)?;
     let soft = labels.soft.as_ref().map(|soft| soft.compare(logits, objective)).transpose()?;
-    let soft = soft.zip(labels.soft.as_ref()).map(|(found, soft)| found.only(&soft.counted)).transpose()?;
     let mut sums = Losses { predictions: targets.iter().flatten().count(), ..Losses::default() };
     sums.hard = total(&hard)?;
     if let Some(soft) = &soft {
         sums.soft = total(&soft.value)?;
     }
-    let Some(scale) = scale else { return Ok((sums, logits.zeros_like()?)) };
+    let Some(scale) = scale else { return Ok((sums, logits.clone())) };
     let Objective { alpha, temperature, .. } = *objective;
     // d(T^2 D)/dz = T dD/d(z/T).
     let slopes = logs.exp()?;
-    slopes.scatter_add_set(&labels.tokens, &labels.tokens_of(-1.0, logits)?, 1)?;
+    slopes.scatter_add_set(&labels.tokens, &constant(-1.0, &labels.tokens, logits)?, 1)?;
     let slopes = slopes.broadcast_mul(&(&labels.counted * (scale * (1.0 - alpha)))?)?;
     match soft.filter(|_| alpha > 0.0) {
         Some(soft) => Ok((sums, (slopes + (soft.slopes * (scale * alpha * temperature))?)?)),
@@ -97,11 +96,11 @@ impl Labels {
             soft: Soft::new(targets, logits)?,
         })
     }
+}
 
-    /// The same value for each row's token.
-    fn tokens_of(&self, value: f64, like: &Tensor) -> Result<Tensor> {
-        Tensor::ones(self.tokens.shape(), like.dtype(), like.device())? * value
-    }
+/// The same value for each of some tokens, of the type of `like`.
+fn constant(value: f64, tokens: &Tensor, like: &Tensor) -> Result<Tensor> {
+    Tensor::ones(tokens.shape(), like.dtype(), like.device())? * value
 }
 
 /// A column of ones and zeros.
@@ -192,18 +191,18 @@ impl Soft {
     fn compare(&self, logits: &Tensor, objective: &Objective) -> Result<Compared> {
         let Objective { temperature, divergence, .. } = *objective;
         let student = log_softmax(&(logits * (1.0 / temperature))?)?;
-        match &self.kind {
+        let found = match &self.kind {
             Kind::Full(teacher) => full(&student, &log_softmax(&(teacher * (1.0 / temperature))?)?, divergence),
             Kind::TopK { ids, log_probs, log_rest } => top_k(&student, ids, (log_probs, log_rest), divergence),
             Kind::Sampled(ids) => {
                 let each = 1.0 / ids.dim(1)? as f64;
                 let value = (student.gather(ids, 1)?.sum_keepdim(1)? * -each)?;
                 let slopes = student.exp()?;
-                let pull = (Tensor::ones(ids.shape(), slopes.dtype(), slopes.device())? * -each)?;
-                slopes.scatter_add_set(ids, &pull, 1)?;
+                slopes.scatter_add_set(ids, &constant(-each, ids, &slopes)?, 1)?;
                 Ok(Compared { value, slopes })
             }
-        }
+        }?;
+        found.only(&self.counted)
     }
 }
 

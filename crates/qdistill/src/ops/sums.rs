@@ -40,15 +40,6 @@ pub(crate) fn scale(form: Form, sum: &mut Tensor, by: f64) -> Result<()> {
     Ok(())
 }
 
-/// Makes everything zero.
-pub(crate) fn clear(form: Form, sum: &mut Tensor) -> Result<()> {
-    match form {
-        Form::Fused => sum.inplace_op1(&Clear)?,
-        Form::Composed => *sum = sum.zeros_like()?,
-    }
-    Ok(())
-}
-
 /// The sum of all squares; fused, in an order that doesn't depend on the threads.
 pub(crate) fn squares(form: Form, all: &[Tensor]) -> Result<f64> {
     if form == Form::Composed {
@@ -142,19 +133,6 @@ impl InplaceOp1 for Scale {
             let chunks = values_mut::<T>(sum, layout)?.par_chunks_mut(CHUNK);
             chunks.for_each(|chunk| chunk.iter_mut().for_each(|v| *v *= by));
         });
-        Ok(())
-    }
-}
-
-struct Clear;
-
-impl InplaceOp1 for Clear {
-    fn name(&self) -> &'static str {
-        "clear"
-    }
-
-    fn cpu_fwd(&self, sum: &mut CpuStorage, layout: &Layout) -> Result<()> {
-        dispatch!(sum, T => values_mut::<T>(sum, layout)?.par_chunks_mut(CHUNK).for_each(|chunk| chunk.fill(0.0)));
         Ok(())
     }
 }

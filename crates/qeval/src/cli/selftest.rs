@@ -11,7 +11,7 @@ use clap::Args;
 use report::ComputeArgs;
 use report::format;
 use report::page::{Page, Section};
-use report::table::{Cell, Column, Table, Tone};
+use report::table::{Cell, Column, Table};
 use runtime::{Math, selftest};
 use schemes::Scheme;
 use std::path::{Path, PathBuf};
@@ -163,11 +163,6 @@ impl Findings for SelfTest {
     }
 }
 
-fn verdict(passed: bool) -> Cell {
-    let (word, tone) = if passed { ("passed", Tone::Good) } else { ("failed", Tone::Bad) };
-    Cell::value(word, passed).tone(tone)
-}
-
 fn of_groups(title: &str, groups: &[Group]) -> Result<Table> {
     let columns = vec![
         Column::text("name", "Name"),
@@ -186,7 +181,7 @@ fn of_groups(title: &str, groups: &[Group]) -> Result<Table> {
             count(group.numbers),
             group.differing.map_or_else(Cell::absent, count),
             group.error.map_or_else(Cell::absent, |e| Cell::value(format::percent(e, 1), e)),
-            verdict(group.failed.is_empty()),
+            Cell::passed(group.failed.is_empty()),
         ])?;
     }
     Ok(table)
@@ -216,7 +211,7 @@ fn of_models(found: &SelfTest) -> Result<Table> {
             share(m.decode_f16),
             share(m.decode_int8),
             Cell::value(m.decoded.to_string(), m.decoded),
-            if m.destroyed { Cell::value("destroyed", m.passed) } else { verdict(m.passed) },
+            if m.destroyed { Cell::value("destroyed", m.passed) } else { Cell::passed(m.passed) },
         ])?;
     }
     let compute = found.dtype.parse().map(tolerance).unwrap_or_default();

@@ -142,6 +142,12 @@ impl Cell {
         Self { text: format::ABSENT.to_owned(), value: Some(Value::Null), tone: Tone::Muted }
     }
 
+    /// Whether a check passed.
+    pub fn passed(passed: bool) -> Self {
+        let (word, tone) = if passed { ("passed", Tone::Good) } else { ("failed", Tone::Bad) };
+        Self::value(word, passed).tone(tone)
+    }
+
     /// The same cell in another tone.
     #[must_use]
     pub fn tone(mut self, tone: Tone) -> Self {

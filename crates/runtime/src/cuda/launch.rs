@@ -60,29 +60,26 @@ fn prepare(ordinal: usize) -> Result<Device> {
 /// Lets the device's pool keep what is freed: by default it goes back to the system at every
 /// synchronization, and each pass would ask for its workspaces anew.
 fn keep_memory(ordinal: usize) -> Result<()> {
-    let Ok(ordinal) = i32::try_from(ordinal) else { bail!("there is no GPU {ordinal}") };
-    let mut most = u64::MAX;
+    let (pool, mut most) = (pool(ordinal)?, u64::MAX);
     let attribute = CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
-    let device = get(ordinal).w()?;
-    // SAFETY: the device is the driver's own, its default pool lives as long as it, and the
-    // attribute's value is a u64, which the driver copies.
-    unsafe {
-        let pool = get_default_mem_pool(device).w()?;
-        sys::cuMemPoolSetAttribute(pool, attribute, (&raw mut most).cast()).result().w()
-    }
+    // SAFETY: the pool is a device's default one, and the attribute's value is a u64, which the driver copies.
+    unsafe { sys::cuMemPoolSetAttribute(pool, attribute, (&raw mut most).cast()).result().w() }
+}
+
+/// The default pool of a GPU's memory.
+fn pool(ordinal: usize) -> Result<sys::CUmemoryPool> {
+    let Ok(ordinal) = i32::try_from(ordinal) else { bail!("there is no GPU {ordinal}") };
+    // SAFETY: the device is the driver's own; its default pool lives as long as it.
+    unsafe { get_default_mem_pool(get(ordinal).w()?).w() }
 }
 
 /// Bytes that the device's pool keeps and nothing uses.
 pub fn pooled(ordinal: usize) -> Result<u64> {
-    let Ok(ordinal) = i32::try_from(ordinal) else { bail!("there is no GPU {ordinal}") };
-    let device = get(ordinal).w()?;
+    let pool = pool(ordinal)?;
     let read = |attribute: CUmemPool_attribute| {
         let mut bytes = 0u64;
         // SAFETY: as in `keep_memory`; both attributes are a u64, which the driver writes.
-        unsafe {
-            let pool = get_default_mem_pool(device).w()?;
-            sys::cuMemPoolGetAttribute(pool, attribute, (&raw mut bytes).cast()).result().w()?;
-        }
+        unsafe { sys::cuMemPoolGetAttribute(pool, attribute, (&raw mut bytes).cast()).result().w()? };
         Ok::<u64, Error>(bytes)
     };
     let reserved = read(CUmemPool_attribute::CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT)?;

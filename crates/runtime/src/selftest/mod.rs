@@ -74,14 +74,14 @@ fn compared(case: &mirror::Case, found: &BTreeMap<usize, Vec<u8>>) -> Vec<Checke
     case.outputs.iter().map(check).chain(case.args.iter().enumerate().filter_map(input)).collect()
 }
 
-/// Adds what was compared, or why it could not be; breaks off where the device can't be used any more, as after some
+/// Adds what was compared, or the error for which it could not be; breaks off where the device can't be used any more, as after some
 /// errors.
-fn add(
+pub fn add<E: std::error::Error>(
     all: &mut Vec<Checked>,
     device: &Device,
     what: &str,
     case: &str,
-    found: Result<Vec<Checked>>,
+    found: Result<Vec<Checked>, E>,
 ) -> ControlFlow<()> {
     let error = match found {
         Ok(found) => {
