@@ -77,6 +77,14 @@ pub enum Error {
     /// Not a type to compute in.
     #[error("unknown type '{0}'; known are f32, f16 and bf16")]
     UnknownType(String),
+    /// An instruction set that this processor or program doesn't have.
+    #[error("QEVAL_ISA={name}: this processor has no such instruction set; use {available}, or unset the variable")]
+    InstructionSet {
+        /// The name in the environment.
+        name: String,
+        /// The names that can be used here, best first.
+        available: String,
+    },
     /// A GPU, in a build without CUDA.
     #[error("device '{0}': this build has no CUDA; scripts/build-cuda makes one, or use cpu")]
     NoCuda(String),
@@ -110,9 +118,11 @@ pub enum Error {
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
-    /// Whether what was asked for is at fault: a device or type that this build doesn't know.
+    /// Whether what was asked for is at fault: a device, type or instruction set that this build or processor doesn't
+    /// have.
     pub fn is_usage(&self) -> bool {
-        matches!(self, Error::UnknownDevice(_) | Error::UnknownType(_) | Error::NoCuda(_))
+        use Error::{InstructionSet, NoCuda, UnknownDevice, UnknownType};
+        matches!(self, UnknownDevice(_) | UnknownType(_) | NoCuda(_) | InstructionSet { .. })
     }
 }
 

@@ -32,3 +32,18 @@ pub use gpu::product::FEW as FEW_TOKENS;
 pub use linear::rounding::Math;
 pub use sample::{Sampler, Sampling, generate};
 pub use transformer::{Feed, Observer, Transformer};
+
+/// Returns the name of the instruction set that the kernels run with: `avx512-vnni`, `avx512`, `avx2` or `plain`. The
+/// environment variable `QEVAL_ISA` forces one that is lower than the processor's best.
+///
+/// # Errors
+/// [`Error::InstructionSet`] where the variable names one that the processor doesn't have. Programs call this when they
+/// start.
+pub fn instruction_set() -> Result<&'static str> {
+    simd::Isa::chosen().map(simd::Isa::name)
+}
+
+/// Returns the names of all instruction sets that this processor has, best first.
+pub fn instruction_sets() -> Vec<&'static str> {
+    simd::Isa::available().into_iter().map(simd::Isa::name).collect()
+}

@@ -67,7 +67,8 @@ impl Labels {
             let shape: Vec<_> = spec.shape.iter().copied().map(Some).collect();
             labels.insert(spec.name.clone(), take(&spec.name, spec.dtype, &shape)?);
         }
-        if checksums[..HASH] != text_checksum(head(&bytes), [&text[0], &text[1], &text[2]]) {
+        // Fuzzing reaches what the checksums guard.
+        if !cfg!(fuzzing) && checksums[..HASH] != text_checksum(head(&bytes), [&text[0], &text[1], &text[2]]) {
             return Err(wrong("is damaged: its text or its header is not what was written".into()));
         }
         Ok(Self { path: path.into(), header, windows, columns: labels, checksums })
@@ -166,7 +167,7 @@ impl Labels {
     /// Checks that a window's labels are what was written.
     fn check(&self, window: usize, rows: &Range<usize>) -> Result<()> {
         let parts: Vec<_> = self.columns.keys().map(|column| hashed(self.rows(column, rows))).collect();
-        match self.checksums[(window + 1) * HASH..][..HASH] == checksum(&parts) {
+        match cfg!(fuzzing) || self.checksums[(window + 1) * HASH..][..HASH] == checksum(&parts) {
             true => Ok(()),
             false => Err(self.damaged(rows, "some are not what was written")),
         }

@@ -16,7 +16,7 @@ impl Integer<'_> {
     /// Sums of products of rows `row..row + ROWS` with all tokens, as [`Integer::rows`] gives them.
     #[inline(always)]
     pub(super) fn bytes_of_rows<S: Simd>(&self, b: S::Bytes, stored: Stored, row: usize, sums: &mut [f32]) {
-        let tokens = self.task.tokens;
+        let tokens = self.x.rows();
         for token in (0..tokens).step_by(3) {
             match tokens - token {
                 1 => self.bytes_with::<S, 1>(b, stored, row, token, sums),

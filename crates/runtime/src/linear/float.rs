@@ -10,7 +10,7 @@ use super::{
     weights::Weights,
 };
 use crate::simd::Simd;
-use std::ops::Range;
+use std::{cell::Cell, ops::Range};
 
 /// Columns whose products are summed before they are added to the output, about: few enough
 /// that a strip of rows and a group of tokens share the first-level cache.
@@ -33,7 +33,7 @@ fn block_len(cols: usize) -> usize {
 /// One term of a task.
 pub struct Float<'a> {
     /// What to compute.
-    pub task: Task<'a>,
+    pub task: &'a Task<'a>,
     /// The weights.
     pub weights: Weights<'a>,
     /// The activations.
@@ -46,7 +46,7 @@ impl Float<'_> {
     /// Computes.
     #[inline(always)]
     pub fn run<S: Simd>(&self, s: S, scratch: &mut Scratch) {
-        let (task, cols) = (&self.task, self.x.cols);
+        let (task, cols) = (self.task, self.x.cols);
         let block = block_len(cols);
         // While all activations stay in the cache, weights are read once, in their order. Else a block of
         // columns of the activations stays there while all rows pass.
@@ -179,13 +179,13 @@ impl Slab<'_> {
         let sums = dot::<S, T>(s, tile, self.term.x.group(token, self.column, self.padded), ahead);
         for (t, sums) in sums.iter().enumerate() {
             let out = self.term.task.out(token + t, edge.row, edge.rows);
-            match <&mut [f32; TILE]>::try_from(&mut *out) {
+            match <&[Cell<f32>; TILE]>::try_from(out) {
                 Ok(out) => edge.store(self.prior, sums, out),
                 Err(_) => {
-                    let mut whole = [0f32; TILE];
-                    whole[..out.len()].copy_from_slice(out);
-                    edge.store(self.prior, sums, &mut whole);
-                    out.copy_from_slice(&whole[..out.len()]);
+                    let whole = [const { Cell::new(0f32) }; TILE];
+                    whole.iter().zip(out).for_each(|(whole, out)| whole.set(out.get()));
+                    edge.store(self.prior, sums, &whole);
+                    out.iter().zip(&whole).for_each(|(out, whole)| out.set(whole.get()));
                 }
             }
         }
@@ -212,16 +212,16 @@ impl Edge {
     }
 
     #[inline(always)]
-    fn store(&self, prior: Prior, sums: &[f32; TILE], out: &mut [f32; TILE]) {
+    fn store(&self, prior: Prior, sums: &[f32; TILE], out: &[Cell<f32>; TILE]) {
         // One loop for each step: so each is one instruction.
         let mut v = *sums;
         if prior != Prior::Output {
             v.iter_mut().zip(&self.bias).for_each(|(v, bias)| *v += bias);
         }
         if prior != Prior::Bias {
-            v.iter_mut().zip(&*out).for_each(|(v, out)| *v += out);
+            v.iter_mut().zip(out).for_each(|(v, out)| *v += out.get());
         }
-        *out = v;
+        out.iter().zip(v).for_each(|(out, v)| out.set(v));
     }
 }
 

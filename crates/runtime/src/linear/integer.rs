@@ -2,7 +2,8 @@
 //! one factor for each segment of columns.
 //!
 //! Activations are 16-bit codes ([`Quantized`]), so a product of pairs of columns is one
-//! instruction, at twice the rate of f32. Each output is a sum over segments, in order, in
+//! instruction, at twice the rate of f32. A token whose values range too widely for 16 bits has a second row of codes,
+//! its remainder, which passes like one more token and is added to the same outputs. Each output is a sum over segments, in order, in
 //! f32; with exact sums inside segments, one token alone and one among many are equal bit for
 //! bit, though they are computed in different ways.
 
@@ -22,7 +23,7 @@ pub(super) const WIDEST: usize = 16;
 /// One term of a task.
 pub struct Integer<'a> {
     /// What to compute.
-    pub task: Task<'a>,
+    pub task: &'a Task<'a>,
     /// The weights.
     pub codes: Codes<'a>,
     /// The activations.
@@ -38,10 +39,20 @@ impl Integer<'_> {
         if self.x.interleaved() { self.by_panel(s, scratch) } else { self.by_row(s, scratch) }
     }
 
+    /// Writes the sums of one row of activations: those of a token in place of what stands there, as the term's prior
+    /// says; a remainder's are added to its token's, which come first.
+    #[inline(always)]
+    pub(super) fn write(&self, x_row: usize, row: usize, sums: &[f32]) {
+        match self.x.token_of_remainder(x_row) {
+            None => self.task.write(x_row, row, sums, self.prior),
+            Some(token) => self.task.write(token, row, sums, Prior::Output),
+        }
+    }
+
     /// Many tokens: lanes along rows, against panels of transposed codes.
     #[inline(always)]
     fn by_panel<S: Simd>(&self, s: S, scratch: &mut Scratch) {
-        let (task, wide) = (&self.task, 2 * S::LANES);
+        let (task, wide) = (self.task, 2 * S::LANES);
         let panels = (task.end - task.start).div_ceil(wide);
         let (panel, factors) = (self.x.padded * wide, self.codes.segments() * wide);
         let codes = aligned(&mut scratch.codes, panels * panel + S::LANES * CHUNK);
@@ -53,7 +64,7 @@ impl Integer<'_> {
             self.transpose(s, task.start + i * wide, codes, factors, stage);
         }
         let mut token = 0;
-        while token < task.tokens {
+        while token < self.x.rows() {
             let count = self.x.group_len(token);
             for (i, (codes, scales)) in codes.chunks_exact(panel).zip(scales.chunks_exact(factors)).enumerate() {
                 let row = task.start + i * wide;
@@ -126,12 +137,12 @@ impl Integer<'_> {
             }
         }
         let rows = wide.min(self.task.end - row);
-        for (t, out) in out.iter().enumerate().take(self.task.tokens - token) {
+        for (t, out) in out.iter().enumerate().take(self.x.rows() - token) {
             let mut values = [0f32; 2 * WIDEST];
             let chunks = s.chunks_mut(&mut values);
             s.store(out[0], &mut chunks[0]);
             s.store(out[1], &mut chunks[1]);
-            self.task.write(token + t, row, &values[..rows], self.prior);
+            self.write(token + t, row, &values[..rows]);
         }
     }
 }

@@ -112,7 +112,7 @@ pub struct Project<'a> {
 impl Project<'_> {
     /// On slices.
     pub fn run(&self, x: &[f32], out: &mut [f32]) {
-        self.run_on(Isa::best(), x, out);
+        self.run_on(Isa::active(), x, out);
     }
 
     /// How many tokens there are, where everything fits.

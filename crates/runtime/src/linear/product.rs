@@ -6,7 +6,10 @@
 use super::{codes::Codes, float::Float, integer::Integer, panel::Packed, quantized::Quantized, weights::Weights};
 use crate::simd::{Isa, Kernel, Simd};
 use rayon::prelude::*;
-use std::{cell::RefCell, marker::PhantomData, ops::Range};
+use std::{
+    cell::{Cell, RefCell},
+    marker::PhantomData,
+};
 
 /// Tasks have a multiple of this many rows: those of the largest register tile.
 const ROWS: usize = 32;
@@ -57,7 +60,7 @@ pub fn multiply(isa: Isa, jobs: &[Job<'_>], tokens: usize, accumulate: bool, out
         let starts = (0..job.rows).step_by(per_task);
         tasks.extend(starts.map(|start| {
             let end = job.rows.min(start + per_task);
-            Task { job, first_column: first, start, end, tokens, accumulate, out: &out }
+            Task { job, first_column: first, start, end, tokens, accumulate, out: &out, one_thread: PhantomData }
         }));
         first += job.rows;
     }
@@ -102,40 +105,23 @@ pub fn fetch<S: Simd>(s: S, data: &[u8], at: usize, len: usize, ahead: usize) {
 
 /// An output that tasks write to at the same time, each to columns of its own.
 struct SharedOut<'a> {
-    start: *mut f32,
+    cells: &'a [Cell<f32>],
     tokens: usize,
     stride: usize,
-    held: PhantomData<&'a mut [f32]>,
 }
 
-// SAFETY: it stands for a `&mut [f32]` whose parts are handed out disjointly (see `part`).
+// SAFETY: cells are reached through tasks alone. `multiply` makes tasks of disjoint columns, and a task can be neither
+// copied nor shared between threads, so no cell is reached from two threads.
 unsafe impl Sync for SharedOut<'_> {}
 
 impl<'a> SharedOut<'a> {
     fn new(out: &'a mut [f32], stride: usize) -> Self {
-        SharedOut { start: out.as_mut_ptr(), tokens: out.len() / stride, stride, held: PhantomData }
-    }
-
-    /// The outputs of one token at some columns.
-    ///
-    /// # Safety
-    /// No two threads may ask for the same column, nor one thread for it twice at a time.
-    #[inline(always)]
-    #[allow(clippy::mut_from_ref)]
-    unsafe fn part(&self, token: usize, columns: Range<usize>) -> &mut [f32] {
-        debug_assert!(token < self.tokens && columns.start <= columns.end && columns.end <= self.stride);
-        // SAFETY: inside the slice, as asserted; not aliased, as the caller promises.
-        unsafe {
-            std::slice::from_raw_parts_mut(
-                self.start.add(token * self.stride + columns.start),
-                columns.end - columns.start,
-            )
-        }
+        let tokens = out.len() / stride;
+        SharedOut { cells: Cell::from_mut(out).as_slice_of_cells(), tokens, stride }
     }
 }
 
-/// Some rows of one job, for all tokens.
-#[derive(Clone, Copy)]
+/// Some rows of one job, for all tokens. It is the only one with these rows, and stays on one thread.
 pub struct Task<'a> {
     /// What it is a part of.
     pub job: &'a Job<'a>,
@@ -149,17 +135,19 @@ pub struct Task<'a> {
     pub tokens: usize,
     accumulate: bool,
     out: &'a SharedOut<'a>,
+    /// Makes a task movable to another thread, but not shareable (see [`SharedOut`]).
+    one_thread: PhantomData<Cell<()>>,
 }
 
-impl Task<'_> {
+impl<'a> Task<'a> {
     /// The outputs of one token at rows `row..row + rows` of the job.
+    ///
+    /// # Panics
+    /// When the rows are not this task's.
     #[inline(always)]
-    #[allow(clippy::mut_from_ref)]
-    pub fn out(&self, token: usize, row: usize, rows: usize) -> &mut [f32] {
-        debug_assert!(self.start <= row && row + rows <= self.end);
-        let first = self.first_column + row;
-        // SAFETY: each task has rows of its own, and kernels drop the slice before the next one.
-        unsafe { self.out.part(token, first..first + rows) }
+    pub fn out(&self, token: usize, row: usize, rows: usize) -> &'a [Cell<f32>] {
+        assert!(self.start <= row && row + rows <= self.end && token < self.out.tokens, "outputs of another task");
+        &self.out.cells[token * self.out.stride + self.first_column + row..][..rows]
     }
 
     /// Writes `sums` of one token from row `row` on.
@@ -168,11 +156,11 @@ impl Task<'_> {
         let out = self.out(token, row, sums.len());
         let bias = self.job.bias.map_or(&[][..], |b| &b[row..row + sums.len()]);
         match prior {
-            Prior::Bias => out.copy_from_slice(sums),
-            _ => out.iter_mut().zip(sums).for_each(|(o, v)| *o += v),
+            Prior::Bias => out.iter().zip(sums).for_each(|(o, v)| o.set(*v)),
+            _ => out.iter().zip(sums).for_each(|(o, v)| o.set(o.get() + v)),
         }
         if prior != Prior::Output {
-            out.iter_mut().zip(bias).for_each(|(o, b)| *o += b);
+            out.iter().zip(bias).for_each(|(o, b)| o.set(o.get() + b));
         }
     }
 }
@@ -199,8 +187,8 @@ impl Kernel for Run<'_> {
         let mut prior = if task.accumulate { Prior::BiasAndOutput } else { Prior::Bias };
         for term in &task.job.terms {
             match *term {
-                Term::Float(weights, x) => Float { task, weights, x, prior }.run(s, scratch),
-                Term::Integer(codes, x) => Integer { task, codes, x, prior }.run(s, scratch),
+                Term::Float(weights, x) => Float { task: &task, weights, x, prior }.run(s, scratch),
+                Term::Integer(codes, x) => Integer { task: &task, codes, x, prior }.run(s, scratch),
             }
             prior = Prior::Output;
         }

@@ -22,30 +22,45 @@ const PAD: usize = 32;
 /// 127.
 const MAX_CODE: f32 = 32639.0;
 
+/// A value is small beside its block where it is at most 1/`SMALL` of the largest: its code has 10 bits or fewer.
+const SMALL: f32 = 32.0;
+
+/// A block has a remainder where at least 1/`SHARE` of its values that aren't 0 are small.
+const SHARE: u32 = 4;
+
 /// Rows of activations as 16-bit codes, in the order in which a kernel reads them: of each group
 /// of tokens that it takes at a time, the first pair of columns of each token, then the second
 /// of each, and so on.
 ///
 /// Activations that a scheme quantizes have the codes and the scale that it asks for. Others
-/// have one scale for each [`BLOCK`] columns of a token, the block's largest magnitude over
-/// 32639: a finer rounding than to f16, whose codes have 11 bits.
+/// have one scale for each [`BLOCK`] columns of a token, the block's largest magnitude over 32639. A value x is then off
+/// by at most half a step, 1.5e-5 of the largest: more finely rounded than to F16 (2^-11 of x) where x is above 1/32 of
+/// the largest.
+///
+/// Where many values of a block are smaller than that, as beside an outlier channel, what rounding left of the block
+/// becomes codes of its own, in a further row: the token's remainder. Both rows together are off by at most 2.4e-10 of
+/// the largest magnitude. Which blocks have one depends on their own values alone, so neither batch nor threads change
+/// a result.
 #[derive(Debug)]
 pub struct Quantized {
     codes: Vec<i16>,
-    /// Of each group of tokens, of each block, of each token.
+    /// Of each group of rows, of each block, of each row.
     scales: Vec<f32>,
+    /// Tokens; their remainders are the rows after them.
     tokens: usize,
-    /// Most tokens of a group; 1 where nothing is interleaved.
+    /// The token of each remainder.
+    remainders: Vec<usize>,
+    /// Most rows of a group; 1 where nothing is interleaved.
     most: usize,
     blocks: usize,
-    /// Of few tokens, as weights meet them whose bytes are multiplied.
+    /// Of few rows, as weights meet them whose bytes are multiplied.
     planes: Vec<Chunk>,
     /// Columns with their padding.
     pub padded: usize,
 }
 
 impl Quantized {
-    /// Quantizes `rows`, each of `cols` values. Groups have up to `most` tokens. Few tokens are also
+    /// Quantizes `rows`, each of `cols` values. Groups have up to `most` rows. Few rows are also
     /// taken apart for the `meeting`.
     pub fn new(
         rows: &[f32],
@@ -56,18 +71,19 @@ impl Quantized {
         meeting: Option<Meeting>,
     ) -> Self {
         let (tokens, padded) = (rows.len() / cols, cols.next_multiple_of(PAD));
-        let few = if meeting.is_some() { FEW_IN_BYTES } else { FEW };
-        let most = if tokens < few { 1 } else { most };
-        let blocks = cols.div_ceil(BLOCK);
-        let room = if most == 1 { tokens } else { tokens.next_multiple_of(FEW) };
-        let (mut codes, mut factors) = (vec![0i16; room * padded], vec![0f32; room * blocks]);
         let given = (activation != Activation::Float).then(|| scales(rows, cols, sequences, activation));
+        let left = if given.is_none() { remainders(rows, cols) } else { Vec::new() };
+        let all: Vec<&[f32]> = rows.chunks_exact(cols).chain(left.iter().map(|(_, row)| &row[..])).collect();
+        let few = if meeting.is_some() { FEW_IN_BYTES } else { FEW };
+        let most = if all.len() < few { 1 } else { most };
+        let blocks = cols.div_ceil(BLOCK);
+        let room = if most == 1 { all.len() } else { all.len().next_multiple_of(FEW) };
+        let (mut codes, mut factors) = (vec![0i16; room * padded], vec![0f32; room * blocks]);
         let groups = codes.par_chunks_mut(most * padded).zip(factors.par_chunks_mut(most * blocks));
-        let rows = rows.par_chunks(most * cols).enumerate();
-        groups.zip(rows).with_min_len(2).for_each(|((codes, factors), (group, rows))| {
+        groups.zip(all.par_chunks(most).enumerate()).with_min_len(2).for_each(|((codes, factors), (group, rows))| {
             let count = codes.len() / padded;
             let mut row_codes = vec![0i16; padded];
-            for (t, row) in rows.chunks_exact(cols).enumerate() {
+            for (t, row) in rows.iter().enumerate() {
                 for (block, (x, out)) in row.chunks(BLOCK).zip(row_codes.chunks_mut(BLOCK)).enumerate() {
                     let scale = match &given {
                         Some(scales) => quantize_8(x, scales[group * most + t], out),
@@ -85,37 +101,91 @@ impl Quantized {
         let mut apart = Vec::new();
         if let Some(meeting) = meeting.filter(|_| most == 1) {
             let chunks = cols.div_ceil(CHUNK);
-            apart = vec![Chunk::ZERO; tokens * chunks];
+            apart = vec![Chunk::ZERO; all.len() * chunks];
             for (codes, out) in codes.chunks_exact(padded).zip(apart.chunks_exact_mut(chunks)) {
                 planes(codes, meeting, out);
             }
         }
-        Quantized { codes, scales: factors, tokens, most, blocks, planes: apart, padded }
+        let remainders = left.into_iter().map(|(token, _)| token).collect();
+        Quantized { codes, scales: factors, tokens, remainders, most, blocks, planes: apart, padded }
     }
 
-    /// The activations of one token, where they are taken apart.
+    /// Rows: the tokens, then the remainders.
     #[inline(always)]
-    pub fn planes(&self, token: usize) -> Option<&[Chunk]> {
-        let chunks = self.planes.len() / self.tokens;
-        Some(&self.planes[token * chunks..][..chunks]).filter(|planes| !planes.is_empty())
+    pub fn rows(&self) -> usize {
+        self.tokens + self.remainders.len()
     }
 
-    /// Whether groups of tokens are interleaved.
+    /// The token that row `row` is the remainder of; none where it is a token itself.
+    #[inline(always)]
+    pub fn token_of_remainder(&self, row: usize) -> Option<usize> {
+        row.checked_sub(self.tokens).map(|i| self.remainders[i])
+    }
+
+    /// The activations of one row, where they are taken apart.
+    #[inline(always)]
+    pub fn planes(&self, row: usize) -> Option<&[Chunk]> {
+        let chunks = self.planes.len() / self.rows();
+        Some(&self.planes[row * chunks..][..chunks]).filter(|planes| !planes.is_empty())
+    }
+
+    /// Whether groups of rows are interleaved.
     pub fn interleaved(&self) -> bool {
         self.most > 1
     }
 
-    /// Tokens of the group that starts with `token`, counting those of zeros that fill the last.
-    pub fn group_len(&self, token: usize) -> usize {
-        if self.most == 1 { 1 } else { self.most.min((self.tokens - token).next_multiple_of(FEW)) }
+    /// Rows of the group that starts with `row`, counting those of zeros that fill the last.
+    pub fn group_len(&self, row: usize) -> usize {
+        if self.most == 1 { 1 } else { self.most.min((self.rows() - row).next_multiple_of(FEW)) }
     }
 
-    /// Codes and scales of the group that starts with `token`.
+    /// Codes and scales of the group that starts with `row`.
     #[inline(always)]
-    pub fn group(&self, token: usize) -> (&[i16], &[f32]) {
-        let count = self.group_len(token);
-        let codes = &self.codes[token * self.padded..][..count * self.padded];
-        (codes, &self.scales[token * self.blocks..][..count * self.blocks])
+    pub fn group(&self, row: usize) -> (&[i16], &[f32]) {
+        let count = self.group_len(row);
+        let codes = &self.codes[row * self.padded..][..count * self.padded];
+        (codes, &self.scales[row * self.blocks..][..count * self.blocks])
+    }
+}
+
+/// What 16-bit codes leave of the rows whose values range widely, with the number of each: zeros in blocks that have
+/// no remainder.
+fn remainders(rows: &[f32], cols: usize) -> Vec<(usize, Vec<f32>)> {
+    let rows = rows.par_chunks_exact(cols).with_min_len(8).enumerate();
+    rows.filter_map(|(token, row)| {
+        let mut left = Vec::new();
+        for (block, x) in row.chunks(BLOCK).enumerate() {
+            if ranges_widely(x) {
+                left.resize(cols, 0.0);
+                remainder(x, &mut left[block * BLOCK..][..x.len()]);
+            }
+        }
+        (!left.is_empty()).then_some((token, left))
+    })
+    .collect()
+}
+
+/// Whether many values are small beside the largest. Values that aren't finite make the block's outputs so; it has no
+/// remainder.
+#[multiversion::multiversion(targets("x86_64+avx512f+avx512bw+avx512vl", "x86_64+avx2+fma"))]
+fn ranges_widely(x: &[f32]) -> bool {
+    let top = absmax(x);
+    let limit = top / SMALL;
+    let (mut small, mut zero) = (0u32, 0u32);
+    for x in x {
+        small += u32::from(x.abs() <= limit);
+        zero += u32::from(*x == 0.0);
+    }
+    top.is_finite() && SHARE * (small - zero.min(small)) >= (x.len() as u32 - zero).max(1)
+}
+
+/// What [`quantize_16`] leaves of each value.
+fn remainder(x: &[f32], out: &mut [f32]) {
+    let mut codes = [0i16; BLOCK];
+    let scale = f64::from(quantize_16(x, &mut codes[..x.len()]));
+    for ((x, code), out) in x.iter().zip(codes).zip(out) {
+        // Exact: a product of 16 and 24 bits, and a difference of numbers of like size.
+        *out = (f64::from(*x) - f64::from(code) * scale) as f32;
     }
 }
 

@@ -15,10 +15,10 @@ impl Integer<'_> {
     /// Computes; the tokens are not interleaved.
     #[inline(always)]
     pub(super) fn by_row<S: Simd>(&self, s: S, scratch: &mut Scratch) {
-        let (task, segments) = (&self.task, self.codes.segments());
+        let (task, segments) = (self.task, self.codes.segments());
         let stride = segments * S::LANES;
         let decoded = aligned(&mut scratch.codes, ROWS * self.x.padded);
-        let floats = aligned(&mut scratch.floats, (task.tokens + 1) * stride);
+        let floats = aligned(&mut scratch.floats, (self.x.rows() + 1) * stride);
         let (floats, sums) = floats.split_at_mut(stride);
         let mut factors = Factors { lanes: S::LANES, floats, halves: aligned(&mut scratch.halves, stride) };
         for first in (task.start..task.end).step_by(S::LANES) {
@@ -40,7 +40,7 @@ impl Integer<'_> {
                 }
                 let mut values = [0f32; WIDEST];
                 s.store(out, &mut s.chunks_mut(&mut values)[0]);
-                task.write(t, first, &values[..rows], self.prior);
+                self.write(t, first, &values[..rows]);
             }
         }
     }
@@ -49,7 +49,7 @@ impl Integer<'_> {
     /// of each row, the segments [`Simd::LANES`] apart.
     #[inline(always)]
     fn rows<S: Simd>(&self, s: S, row: usize, decoded: &mut [i16], sums: &mut [f32]) {
-        let tokens = self.task.tokens;
+        let tokens = self.x.rows();
         if let (Some(bytes), Some(_), Some(stored)) = (s.bytes(), self.x.planes(0), self.codes.stored()) {
             return self.bytes_of_rows::<S>(bytes, stored, row, sums);
         }

@@ -3,19 +3,19 @@
 use super::{ByteSimd, Half, Kernel, Simd, plain::Plain};
 use std::arch::x86_64::*;
 
-/// Proof that the processor has AVX-512 F, BW, DQ, VL and VNNI, and what comes with them.
+/// Proof that the processor has AVX-512 F, BW, DQ and VL with AVX2, FMA and F16C, and VNNI where `VNNI` is true.
 #[derive(Debug, Clone, Copy)]
-pub struct Avx512(());
+pub struct Avx512<const VNNI: bool>(());
 
-impl Avx512 {
-    /// None where the processor lacks any of it.
+impl<const VNNI: bool> Avx512<VNNI> {
+    /// Returns the proof, or `None` where the processor lacks an instruction.
     pub fn detect() -> Option<Self> {
         let has = is_x86_feature_detected!("avx512f")
             && is_x86_feature_detected!("f16c")
             && is_x86_feature_detected!("avx512bw")
             && is_x86_feature_detected!("avx512dq")
             && is_x86_feature_detected!("avx512vl")
-            && is_x86_feature_detected!("avx512vnni")
+            && (!VNNI || is_x86_feature_detected!("avx512vnni"))
             && is_x86_feature_detected!("avx2")
             && is_x86_feature_detected!("fma");
         has.then_some(Self(()))
@@ -42,7 +42,7 @@ macro_rules! simd {
     };
 }
 
-impl Simd for Avx512 {
+impl<const VNNI: bool> Simd for Avx512<VNNI> {
     const TOKENS: usize = 6;
     const LANES: usize = 16;
     type Chunk = Chunk;
@@ -138,19 +138,23 @@ impl Simd for Avx512 {
     fn prefetch(self, byte: &u8) {
         simd!(_mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(byte).cast()))
     }
-    type Bytes = Self;
+    type Bytes = Avx512<true>;
     #[inline(always)]
-    fn bytes(self) -> Option<Self> {
-        Some(self)
+    fn bytes(self) -> Option<Avx512<true>> {
+        VNNI.then_some(Avx512(()))
     }
     #[inline(always)]
     fn vectorize<K: Kernel>(self, k: K) -> K::Output {
         #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
-        fn inner<K: Kernel>(s: Avx512, k: K) -> K::Output {
+        fn with_vnni<S: Simd, K: Kernel>(s: S, k: K) -> K::Output {
+            k.run(s)
+        }
+        #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+        fn without_vnni<S: Simd, K: Kernel>(s: S, k: K) -> K::Output {
             k.run(s)
         }
         // SAFETY: an `Avx512` exists only where `detect` found the instructions.
-        unsafe { inner(self, k) }
+        unsafe { if VNNI { with_vnni(self, k) } else { without_vnni(self, k) } }
     }
     #[inline(always)]
     fn widen_f16<H: Half>(self, src: &[H], dst: &mut [f32]) {
@@ -255,7 +259,11 @@ impl Simd for Avx512 {
     }
     #[inline(always)]
     fn dot_pairs(self, a: __m512i, b: __m512i, sum: __m512i) -> __m512i {
-        simd!(_mm512_dpwssd_epi32(sum, a, b))
+        if VNNI {
+            simd!(_mm512_dpwssd_epi32(sum, a, b))
+        } else {
+            simd!(_mm512_add_epi32(_mm512_madd_epi16(a, b), sum))
+        }
     }
     #[inline(always)]
     fn float_pairs(self, v: __m512i) -> __m512 {
@@ -306,7 +314,7 @@ impl Simd for Avx512 {
     }
 }
 
-impl ByteSimd for Avx512 {
+impl ByteSimd for Avx512<true> {
     type R = __m512i;
 
     #[inline(always)]

@@ -1,7 +1,7 @@
 //! Vectors of f32 behind one trait, so that every kernel is written once.
 //!
-//! A kernel is a [`Kernel`]; [`run`] compiles it for AVX-512, for AVX2 with FMA and for plain
-//! Rust, and picks at run time. The vector types can only be obtained where the processor
+//! A kernel is a [`Kernel`]; [`run`] compiles it for AVX-512 with and without VNNI, for AVX2 with FMA and for plain
+//! Rust, and picks at run time ([`Isa`]). The vector types can only be obtained where the processor
 //! has the instructions, which is what makes their methods safe.
 
 #[cfg(target_arch = "x86_64")]
@@ -10,8 +10,13 @@ mod avx2;
 mod avx512;
 mod plain;
 
+use crate::Error;
 use half::f16;
 use std::sync::OnceLock;
+
+/// Environment variable that forces an instruction set by name, so that any machine can test and measure the sets below
+/// its best.
+pub const VARIABLE: &str = "QEVAL_ISA";
 
 /// Lanes of a vector of one instruction set, and what can be done with them.
 pub trait Simd: Copy + Send + Sync + 'static {
@@ -182,25 +187,29 @@ pub struct Tile {
     pub bytes: bool,
 }
 
-/// The instruction sets that there are kernels for.
+/// The instruction sets that kernels are compiled for: the tiers of the runtime.
 #[derive(Debug, Clone, Copy)]
 pub enum Isa {
     /// AVX-512 F, BW, DQ, VL, VNNI.
     #[cfg(target_arch = "x86_64")]
-    Avx512(avx512::Avx512),
+    Avx512Vnni(avx512::Avx512<true>),
+    /// AVX-512 F, BW, DQ, VL.
+    #[cfg(target_arch = "x86_64")]
+    Avx512(avx512::Avx512<false>),
     /// AVX2, FMA, F16C.
     #[cfg(target_arch = "x86_64")]
     Avx2(avx2::Avx2),
-    /// Anything else.
+    /// Plain Rust, on every processor.
     Plain(plain::Plain),
 }
 
 impl Isa {
-    /// Those that this processor has, best first.
+    /// Returns the sets that this processor has, best first.
     pub fn available() -> Vec<Isa> {
         let mut all = Vec::new();
         #[cfg(target_arch = "x86_64")]
         {
+            all.extend(avx512::Avx512::detect().map(Isa::Avx512Vnni));
             all.extend(avx512::Avx512::detect().map(Isa::Avx512));
             all.extend(avx2::Avx2::detect().map(Isa::Avx2));
         }
@@ -208,10 +217,44 @@ impl Isa {
         all
     }
 
-    /// The best that this processor has.
-    pub fn best() -> Isa {
-        static BEST: OnceLock<Isa> = OnceLock::new();
-        *BEST.get_or_init(|| Isa::available()[0])
+    /// The name that [`VARIABLE`] takes.
+    pub fn name(self) -> &'static str {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512Vnni(_) => "avx512-vnni",
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512(_) => "avx512",
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2(_) => "avx2",
+            Isa::Plain(_) => "plain",
+        }
+    }
+
+    /// Returns the set that [`VARIABLE`] names, or the best that this processor has.
+    ///
+    /// # Errors
+    /// [`Error::InstructionSet`] where the variable names a set that this processor or program doesn't have.
+    pub fn chosen() -> Result<Isa, Error> {
+        match std::env::var_os(VARIABLE) {
+            Some(name) if !name.is_empty() => Isa::named(&name.to_string_lossy()),
+            _ => Ok(Isa::available()[0]),
+        }
+    }
+
+    /// Returns the set of a name.
+    fn named(name: &str) -> Result<Isa, Error> {
+        let available = Isa::available();
+        available.iter().copied().find(|isa| isa.name() == name).ok_or_else(|| {
+            let names: Vec<&str> = available.iter().map(|isa| isa.name()).collect();
+            Error::InstructionSet { name: name.into(), available: names.join(", ") }
+        })
+    }
+
+    /// Returns the set that products run with, chosen once for the process. A program refuses a wrong choice when it
+    /// starts (see [`crate::instruction_set`]); a library's caller that didn't ask gets the best set.
+    pub fn active() -> Isa {
+        static ACTIVE: OnceLock<Isa> = OnceLock::new();
+        *ACTIVE.get_or_init(|| Isa::chosen().unwrap_or_else(|_| Isa::available()[0]))
     }
 
     /// The register tile of the matrix kernels.
@@ -220,6 +263,8 @@ impl Isa {
             Tile { lanes: S::LANES, tokens: S::TOKENS, pair_tokens: S::PAIR_TOKENS, bytes: s.bytes().is_some() }
         }
         match self {
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512Vnni(s) => of(s),
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512(s) => of(s),
             #[cfg(target_arch = "x86_64")]
@@ -232,6 +277,8 @@ impl Isa {
     pub fn run<K: Kernel>(self, k: K) -> K::Output {
         match self {
             #[cfg(target_arch = "x86_64")]
+            Isa::Avx512Vnni(s) => s.vectorize(k),
+            #[cfg(target_arch = "x86_64")]
             Isa::Avx512(s) => s.vectorize(k),
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2(s) => s.vectorize(k),
@@ -240,9 +287,9 @@ impl Isa {
     }
 }
 
-/// Runs `k` with the best instruction set.
+/// Runs `k` with the active instruction set.
 pub fn run<K: Kernel>(k: K) -> K::Output {
-    Isa::best().run(k)
+    Isa::active().run(k)
 }
 
 /// `e^x`, within 2e-7 relative; 0 below -87.3, and at most `e^88`. NaN stays NaN.
