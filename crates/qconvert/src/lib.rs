@@ -14,6 +14,7 @@ mod finite;
 pub mod layout;
 mod methods;
 mod plan;
+pub mod roles;
 mod rules;
 mod source;
 mod stream;

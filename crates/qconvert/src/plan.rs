@@ -296,8 +296,11 @@ impl<'a> Source<'a> {
         let name = gguf::hf_to_gguf_name(&weight.name).ok_or_else(|| {
             store::Error::tensor(&self.model.path, &weight.name, "has no name in GGUF; use --to safetensors")
         })?;
-        let rotary =
-            config.family == store::Family::Llama && [".q_proj.", ".k_proj."].iter().any(|p| weight.name.contains(p));
+        let rows = weight.shape.first().copied().unwrap_or_default();
+        let rotary = config.family == store::Family::Llama
+            && [".q_proj.", ".k_proj."].iter().any(|p| weight.name.contains(p))
+            && weight.shape.len() <= 2
+            && rows.is_multiple_of(config.head_dim);
         let order = if rotary { RowOrder::Interleaved { head_dim: config.head_dim } } else { RowOrder::Natural };
         Ok((name, order))
     }
@@ -313,13 +316,16 @@ impl<'a> Source<'a> {
     ) -> Laid {
         let stored = source::plain_dtype(weight);
         let ggml_fits = settings.target == Target::Gguf;
-        let one_dim = weight.shape.len() == 1 && stored.is_some_and(|d| d.float().is_some());
+        let is_float = |d: DType| d.float().is_some() || d == DType::F64;
+        let one_dim = weight.shape.len() == 1 && stored.is_some_and(is_float);
         let dtype = match (float, stored) {
             // llama.cpp wants norms and biases in F32.
             _ if ggml_fits && one_dim => DType::F32,
-            (Some(ty), Some(d)) if d.float().is_some() || matches!(d, DType::Ggml(_)) => ty.into(),
+            (Some(ty), Some(d)) if is_float(d) || matches!(d, DType::Ggml(_)) => ty.into(),
             (Some(ty), None) => ty.into(),
             (_, Some(d @ DType::Ggml(_))) if ggml_fits => d,
+            // llama.cpp computes nothing in F64.
+            (_, Some(DType::F64)) if ggml_fits => DType::from(self.float),
             (_, Some(DType::Ggml(_)) | None) => DType::from(self.float),
             (_, Some(d)) => d,
         };

@@ -105,10 +105,10 @@ impl Rules {
         // A float type is for the whole model, norms and embeddings too.
         let by_default = matches!(default, Scheme::Float(_))
             || weight.is_block_projection()
-            || (is_matrix(weight) && hit(&self.include));
+            || (weight.is_matrix() && hit(&self.include));
         let mut chosen = by_default.then_some(default);
         for (pattern, scheme) in self.recipe.iter().flat_map(|r| &r.rules) {
-            if is_matrix(weight) && matches(pattern, weight) {
+            if weight.is_matrix() && matches(pattern, weight) {
                 chosen = *scheme;
             }
         }
@@ -146,7 +146,7 @@ impl Rules {
         for pattern in self.include.iter().chain(quantizing) {
             let mut hit = weights.iter().filter(|w| matches(pattern, w));
             let first = hit.clone().next();
-            if let Some(first) = first.filter(|_| !hit.any(is_matrix)) {
+            if let Some(first) = first.filter(|_| !hit.any(|w| w.is_matrix())) {
                 return Err(Error::Request(format!(
                     "pattern '{}' matches only what can't be quantized ({} {:?}, for one): only matrices can",
                     pattern.glob(),
@@ -161,10 +161,6 @@ impl Rules {
 
 fn matches(pattern: &GlobMatcher, weight: &Weight) -> bool {
     weight.modules().any(|module| pattern.is_match(module))
-}
-
-fn is_matrix(weight: &Weight) -> bool {
-    matches!(weight.values, crate::source::Values::Matrix(_))
 }
 
 fn glob(pattern: &str) -> Result<GlobMatcher> {
@@ -188,6 +184,7 @@ mod tests {
             values: crate::source::Values::Matrix(matrix),
             main: String::new(),
             tied: false,
+            role: if name.contains("_proj") { crate::roles::Role::Projection } else { crate::roles::Role::Other },
         }
     }
 

@@ -1,5 +1,6 @@
 //! The logical weights of a model, whatever layout they are stored in.
 
+use crate::roles::{Role, Roles, Stored};
 use crate::{Error, Result};
 use schemes::{FloatType, Matrix, Storage};
 use store::{Bytes, DType, Model, Tensor};
@@ -57,6 +58,8 @@ pub struct Weight {
     pub main: String,
     /// Whether it is the output projection too: the embedding of a model that stores no `lm_head`.
     pub tied: bool,
+    /// What it does in the model.
+    pub role: Role,
 }
 
 impl Weight {
@@ -75,19 +78,27 @@ impl Weight {
         self.shape.iter().product()
     }
 
-    /// Whether it is a linear projection inside a block: what is quantized by default.
+    /// Whether it is a matrix `[out, in]` of a Linear: what can be quantized.
+    pub fn is_matrix(&self) -> bool {
+        self.shape.len() == 2 && self.name.ends_with(".weight") && self.role != Role::Transposed && self.is_float()
+    }
+
+    /// Whether its values are numbers of any float type or layout, which can be converted.
+    fn is_float(&self) -> bool {
+        match &self.values {
+            Values::Matrix(_) => true,
+            Values::Tensor(t) => t.dtype.float().is_some() || t.dtype == DType::F64,
+        }
+    }
+
+    /// Whether it is a linear projection of a text block: what is quantized by default.
     pub fn is_block_projection(&self) -> bool {
-        let in_block = ["layers.", "blocks.", ".h."].iter().any(|p| self.name.contains(p));
-        in_block
-            && matches!(self.values, Values::Matrix(_))
-            && self.name.ends_with(".weight")
-            && !self.name.contains("norm")
+        self.role.is_quantized_by_default() && self.is_matrix()
     }
 
     /// Whether it is a table of embeddings and no linear layer.
     pub fn is_embedding(&self) -> bool {
-        let last = self.module().rsplit('.').next().unwrap_or_default();
-        last.contains("embed") || matches!(last, "wte" | "wpe")
+        self.role == Role::Embedding
     }
 
     /// Bytes as stored.
@@ -140,9 +151,10 @@ pub fn weights(model: &Model) -> Result<Listed> {
         }
         let main = [".weight_packed", ".weight.codes", ".qweight"].iter().find_map(|s| name.strip_suffix(s));
         let module = main.or_else(|| name.strip_suffix(".weight"));
-        let quantized = main.is_some() || tensor.dtype.float().is_none();
+        // No packed form holds F64: such a matrix is converted like any other tensor.
+        let quantized = main.is_some() || !(tensor.dtype.float().is_some() || tensor.dtype == DType::F64);
         let weight = match module {
-            Some(module) if quantized || tensor.shape.len() == 2 => {
+            Some(module) if quantized || tensor.shape.len() == 2 && tensor.dtype != DType::F64 => {
                 let matrix = model.linear(module)?.matrix;
                 let float = match matrix.storage() {
                     Storage::Float(ty, _) => Some(*ty),
@@ -156,6 +168,7 @@ pub fn weights(model: &Model) -> Result<Listed> {
                     values: Values::Matrix(matrix),
                     main: name.clone(),
                     tied: false,
+                    role: Role::Other,
                 }
             }
             _ => Weight {
@@ -165,14 +178,23 @@ pub fn weights(model: &Model) -> Result<Listed> {
                 values: Values::Tensor(tensor.clone()),
                 main: name.clone(),
                 tied: false,
+                role: Role::Other,
             },
         };
         out.push(weight);
     }
+    assign_roles(out, model.config_json.as_ref());
     if out.is_empty() {
         return Err(Error::Request(format!("{}: holds no tensors", model.path.display())));
     }
     Ok(listed)
+}
+
+fn assign_roles(weights: &mut [Weight], config: Option<&serde_json::Value>) {
+    let stored: Vec<Stored<'_>> = weights.iter().map(|w| Stored { name: &w.name, shape: &w.shape }).collect();
+    let roles = Roles::new(&stored, config);
+    let found: Vec<Role> = stored.iter().map(|t| roles.of(t.name, t.shape)).collect();
+    weights.iter_mut().zip(found).for_each(|(weight, role)| weight.role = role);
 }
 
 /// Buffers that older checkpoints store and every loader computes for itself: rotary
@@ -193,11 +215,17 @@ fn is_servant(model: &Model, name: &str) -> bool {
     })
 }
 
-/// The float type that most of the model's matrices have; F16 when none has any.
+/// The float type that most of the model's matrices have; F32 when they are F64, F16 when none has any.
 pub fn main_float(weights: &[Weight]) -> FloatType {
     let count =
         |ty| weights.iter().filter(|w| w.float == Some(ty) && w.shape.len() == 2).map(Weight::count).sum::<usize>();
-    [FloatType::F32, FloatType::BF16, FloatType::F16].into_iter().max_by_key(|&ty| count(ty)).unwrap_or(FloatType::F16)
+    let most = [FloatType::F32, FloatType::BF16, FloatType::F16].into_iter().max_by_key(|&ty| count(ty));
+    let wide = |w: &Weight| w.shape.len() == 2 && plain_dtype(w) == Some(DType::F64);
+    match most.filter(|&ty| count(ty) > 0) {
+        Some(ty) => ty,
+        None if weights.iter().any(wide) => FloatType::F32,
+        None => FloatType::F16,
+    }
 }
 
 /// The type of a tensor that is not a matrix, for copying.

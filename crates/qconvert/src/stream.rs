@@ -320,7 +320,8 @@ fn copy(source: &Source<'_>, weight: &Weight, jobs: &[&Job<'_>]) -> Result<()> {
     })
 }
 
-/// A weight as rows of f32, in the order of the output.
+/// A weight as rows of f32, in the order of the output. Rows of a tensor of any rank run along its last dimension;
+/// of a vector each value is a row.
 pub(crate) struct RowsView<'a> {
     /// The weight.
     weight: &'a Weight,
@@ -342,9 +343,8 @@ impl<'a> RowsView<'a> {
     /// A view whose chunks are multiples of what `multiple` says for the columns.
     pub(crate) fn with_multiple(weight: &'a Weight, order: RowOrder, multiple: impl Fn(usize) -> usize) -> Self {
         let (rows, cols) = match &weight.shape[..] {
-            [rows, cols] => (*rows, *cols),
-            // Vectors and higher dimensions are one flat run of values.
-            _ => (1, weight.count()),
+            [outer @ .., last] if !outer.is_empty() => (outer.iter().product(), *last),
+            _ => (weight.count(), 1),
         };
         let chunk_rows = (CHUNK / cols.max(1)).max(1).next_multiple_of(multiple(cols));
         RowsView { weight, order, rows, cols, chunk_rows }
@@ -361,23 +361,31 @@ impl<'a> RowsView<'a> {
         if self.cols == 0 {
             return;
         }
-        for (row, out) in rows.zip(out.chunks_exact_mut(self.cols)) {
-            match &self.weight.values {
-                Values::Matrix(m) => m.decode_row(self.order.natural(row), out),
-                Values::Tensor(t) => decode_tensor(t, self.order, out),
+        match &self.weight.values {
+            Values::Tensor(t) if t.order == self.order => decode_values(t, rows.start * self.cols, out),
+            Values::Tensor(t) => {
+                for (row, out) in rows.zip(out.chunks_exact_mut(self.cols)) {
+                    decode_values(t, t.order.stored(self.order.natural(row)) * self.cols, out);
+                }
+            }
+            Values::Matrix(m) => {
+                for (row, out) in rows.zip(out.chunks_exact_mut(self.cols)) {
+                    m.decode_row(self.order.natural(row), out);
+                }
             }
         }
     }
 }
 
-/// A tensor's values with its rows in `order`: a bias of q or k is permuted like their rows.
-fn decode_tensor(t: &Tensor, order: RowOrder, out: &mut [f32]) {
-    let Some(ty) = t.dtype.float() else { return };
-    schemes::decode_floats(ty, &t.data, out);
-    if t.order != order && t.shape.len() == 1 {
-        let stored = out.to_vec();
-        for (row, value) in out.iter_mut().enumerate() {
-            *value = stored[t.order.stored(order.natural(row))];
+/// Decodes `out.len()` values of a tensor from value number `first` on. F64 is rounded to the nearest f32.
+fn decode_values(t: &Tensor, first: usize, out: &mut [f32]) {
+    let Some(size) = t.dtype.size() else { return };
+    let bytes = &t.data[first * size..(first + out.len()) * size];
+    if let Some(ty) = t.dtype.float() {
+        schemes::decode_floats(ty, bytes, out);
+    } else if t.dtype == DType::F64 {
+        for (o, b) in out.iter_mut().zip(bytes.as_chunks::<8>().0) {
+            *o = f64::from_le_bytes(*b) as f32;
         }
     }
 }
