@@ -1,6 +1,7 @@
 //! The side files of an artifact: config.json with what loaders must know, and provenance.
 
 use crate::layout::{Layout, bitsandbytes, compressed_tensors};
+use crate::loaders;
 use crate::plan::{Plan, Settings, Source};
 use indexmap::IndexMap;
 use schemes::{FloatType, Scheme};
@@ -83,13 +84,15 @@ pub fn config_json(source: &Source<'_>, plan: &Plan) -> Option<Value> {
         .iter()
         .filter_map(|w| Some((source.weights[w.index].module().to_string(), w.scheme?, w.laid.layout)))
         .collect();
-    let kept = kept_linears(source, plan);
+    let kept = loaders::kept(source, plan);
     let has = |layout| modules.iter().any(|m| m.2 == layout);
     let quantization = if has(Layout::CompressedTensors) {
         let list: Vec<(String, Scheme)> = modules.iter().map(|(m, s, _)| (m.clone(), *s)).collect();
-        Some(compressed_tensors::quantization_config(&list, &kept))
+        Some(compressed_tensors::quantization_config(&list, &kept.ignore(), |m| loaders::target(m, source)))
     } else if has(Layout::Bitsandbytes) {
-        modules.first().map(|m| bitsandbytes::quantization_config(m.1, source.float, &kept))
+        let names: Vec<String> = modules.iter().map(|m| m.0.clone()).collect();
+        let skip = kept.skip_modules(&names);
+        modules.first().map(|m| bitsandbytes::quantization_config(m.1, source.float, &skip))
     } else if has(Layout::Packed) {
         Some(json!({"quant_method": "qconvert", "layout": "packed", "version": 1}))
     } else {
@@ -99,23 +102,6 @@ pub fn config_json(source: &Source<'_>, plan: &Plan) -> Option<Value> {
         object.insert("quantization_config".into(), quantization);
     }
     Some(config)
-}
-
-/// Linear modules that are not quantized, which loaders must be told to leave alone.
-fn kept_linears(source: &Source<'_>, plan: &Plan) -> Vec<String> {
-    let mut kept: Vec<String> = plan
-        .weights
-        .iter()
-        .filter(|w| w.scheme.is_none())
-        .map(|w| &source.weights[w.index])
-        .filter(|w| w.is_block_projection())
-        .map(|w| w.module().to_string())
-        .collect();
-    let head_quantized = plan.weights.iter().any(|w| w.scheme.is_some() && w.name == "lm_head.weight");
-    if !head_quantized {
-        kept.push("lm_head".into());
-    }
-    kept
 }
 
 fn set_dtype(config: &mut Map<String, Value>, ty: FloatType) {

@@ -12,6 +12,7 @@ mod encode;
 mod error;
 mod finite;
 pub mod layout;
+mod loaders;
 mod methods;
 mod plan;
 pub mod roles;

@@ -3,8 +3,10 @@
 use crate::error::{Error, Result};
 use crate::layout::Layout;
 use crate::plan::{Plan, Settings, Source, Target};
+use crate::roles::Role;
 use crate::source::Weight;
 use schemes::Scheme;
+use std::collections::BTreeMap;
 
 /// Refuses a layout that has no place in the container.
 ///
@@ -105,6 +107,69 @@ pub fn of_sources(plan: &Plan, source: &Source<'_>) -> Vec<String> {
         ));
     }
     notes
+}
+
+/// Kinds of matrices that every model keeps float: no news.
+const ALWAYS_KEPT: [Role; 2] = [Role::Embedding, Role::Head];
+
+/// Names the matrices that stay float in a quantized artifact, by what they do in the model.
+pub fn kept_matrices(plan: &Plan, source: &Source<'_>) -> Vec<String> {
+    if plan.weights.iter().all(|w| w.scheme.is_none()) {
+        return Vec::new();
+    }
+    let mut kinds: BTreeMap<Role, Vec<&str>> = BTreeMap::new();
+    for w in plan.weights.iter().filter(|w| w.scheme.is_none()) {
+        let weight = &source.weights[w.index];
+        let matrix = weight.shape.len() == 2 && weight.name.ends_with(".weight") && !weight.name.contains("norm");
+        let news = !ALWAYS_KEPT.contains(&weight.role) || weight.role == Role::Head && weight.module() != "lm_head";
+        let news = news && !weight.role.is_quantized_by_default();
+        if matrix && news || weight.role == Role::FusedExperts {
+            kinds.entry(weight.role).or_default().push(weight.module());
+        }
+    }
+    let described = kinds.iter().map(|(role, names)| {
+        let expected = matches!(role, Role::Router | Role::Head | Role::Tower | Role::Mixer);
+        let stays = match names.len() {
+            1 => format!("1 {role} stays"),
+            n => format!("{n} {} stay", role.plural()),
+        };
+        format!("{}{stays} float: {}", if expected { "" } else { "warning: " }, first_names(names))
+    });
+    described.collect()
+}
+
+/// Why weights stay float that the scheme alone would quantize.
+pub fn kept_for_loaders(plan: &Plan, source: &Source<'_>, settings: &Settings) -> Vec<String> {
+    let mut reasons: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for w in plan.weights.iter().filter(|w| w.scheme.is_none()) {
+        let weight = &source.weights[w.index];
+        let wanted = settings.rules.scheme_for(weight, plan.scheme).filter(|s| !matches!(s, Scheme::Float(_)));
+        if let Some(why) = wanted.and_then(|scheme| source.unloadable(weight, scheme, settings)) {
+            reasons.entry(why).or_default().push(weight.module());
+        }
+    }
+    let lines = reasons.iter().map(|(why, names)| {
+        let matrices = if names.len() == 1 { "matrix stays" } else { "matrices stay" };
+        format!("warning: {} {matrices} float ({}): {why}; --include quantizes them all the same", names.len(), first_names(names))
+    });
+    lines.collect()
+}
+
+/// Why nothing of a model would be quantized.
+pub fn nothing_to_quantize(source: &Source<'_>, scheme: Scheme, settings: &Settings) -> Error {
+    let projections = || source.weights.iter().filter(|w| w.role.is_quantized_by_default());
+    let transposed = source.weights.iter().find(|w| w.role == Role::Transposed);
+    let unloadable = projections().find_map(|w| Some((w, source.unloadable(w, scheme, settings)?)));
+    let why = match (transposed, unloadable, projections().next()) {
+        (Some(w), _, _) => format!(
+            "{} and its kind are stored [in, out], as GPT-2's Conv1D are, which no quantized layout here holds; use --scheme f16, bf16 or f32",
+            w.name
+        ),
+        (_, Some((w, why)), _) => format!("{}: {why}; use --layout packed", w.name),
+        (_, _, Some(_)) => "the rules leave out every projection; see --include and --dry-run".into(),
+        _ => "no tensor is known as a projection of a text block; name matrices with --include (--dry-run --scheme f16 lists them), or use --scheme f16".into(),
+    };
+    Error::Request(format!("no weight would be quantized: {why}"))
 }
 
 /// `1 weight`, `2 weights`.

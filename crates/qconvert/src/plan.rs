@@ -3,6 +3,7 @@
 use crate::encode::Encoding;
 use crate::error::{Error, Misfit, Result};
 use crate::layout::{self, Content, Laid, Layout, OutTensor};
+use crate::loaders;
 use crate::rules::Rules;
 use crate::source::{self, Values, Weight};
 use crate::{methods, whole};
@@ -172,7 +173,7 @@ impl<'a> Source<'a> {
         };
         for (index, weight) in self.weights.iter().enumerate() {
             let (name, order) = self.place(weight, config)?;
-            let chosen = settings.rules.scheme_for(weight, scheme);
+            let chosen = self.scheme_for(weight, scheme, settings);
             match self.lay(weight, &name, order, chosen, settings, wide) {
                 Ok(laid) => {
                     let scheme = chosen.filter(|s| !matches!(s, Scheme::Float(_)));
@@ -190,13 +191,37 @@ impl<'a> Source<'a> {
             plan.notes.push("only weights are emulated: the scheme's rounding of activations is not".into());
         }
         methods::check_one_method(&plan, self)?;
+        if plan.misfits.is_empty() {
+            loaders::check(self, &plan)?;
+        }
+        plan.notes.extend(methods::kept_matrices(&plan, self));
+        plan.notes.extend(methods::kept_for_loaders(&plan, self, settings));
         plan.notes.extend(methods::packed_in_gguf(&plan, self, settings));
         plan.notes.extend(methods::of_sources(&plan, self));
         let quantized = plan.weights.iter().filter(|w| w.scheme.is_some()).count();
         if quantized == 0 && plan.misfits.is_empty() && !matches!(scheme, Scheme::Float(_)) {
-            return Err(Error::Request("no weight would be quantized; see --include and --dry-run".into()));
+            return Err(methods::nothing_to_quantize(self, scheme, settings));
         }
         Ok(plan)
+    }
+
+    /// The scheme of a weight; none when it stays as it is.
+    fn scheme_for(&self, weight: &Weight, scheme: Scheme, settings: &Settings) -> Option<Scheme> {
+        let chosen = settings.rules.scheme_for(weight, scheme);
+        let quantized = chosen.filter(|s| !matches!(s, Scheme::Float(_)));
+        match quantized.and_then(|s| self.unloadable(weight, s, settings)) {
+            Some(_) if !settings.rules.names(weight) => None,
+            _ => chosen,
+        }
+    }
+
+    /// Why loaders can't load a weight in the layout that it would get.
+    pub(crate) fn unloadable(&self, weight: &Weight, scheme: Scheme, settings: &Settings) -> Option<&'static str> {
+        if settings.emulate.is_some() {
+            return None;
+        }
+        let layout = settings.layout.or_else(|| default_layout(settings.target, scheme))?;
+        loaders::stays_float(self, weight, layout, scheme)
     }
 
     /// The schemes that the artifact holds, the requested one first where it is among them.
@@ -206,7 +231,7 @@ impl<'a> Source<'a> {
         }
         let mut held = BTreeSet::new();
         for weight in &self.weights {
-            match settings.rules.scheme_for(weight, scheme) {
+            match self.scheme_for(weight, scheme, settings) {
                 Some(Scheme::Float(_)) if !weight.is_block_projection() => {}
                 Some(scheme) => drop(held.insert(scheme.to_string())),
                 None if weight.is_block_projection() => drop(held.insert(self.kept_name(weight, settings.target))),
@@ -385,23 +410,27 @@ fn check_calibration(scheme: Scheme, settings: &Settings) -> Result<()> {
     Ok(())
 }
 
+/// The layout of a scheme where none is asked for; of GGUF, where it depends on the shape, and of
+/// schemes that the container can't hold, none.
+fn default_layout(target: Target, scheme: Scheme) -> Option<Layout> {
+    match (target, scheme) {
+        (Target::Gguf, _) | (_, Scheme::Ggml(_)) => None,
+        (Target::Safetensors, Scheme::Nf4 { .. }) => Some(Layout::Bitsandbytes),
+        (Target::Safetensors, Scheme::Int8Outlier) => Some(Layout::Packed),
+        (Target::Safetensors, _) => Some(Layout::CompressedTensors),
+    }
+}
+
 fn lay_default(target: Target, request: &layout::Request<'_>) -> Result<Laid, layout::NoFit> {
-    let layout = match (target, request.scheme) {
-        (Target::Gguf, Scheme::Ggml(_)) => Layout::Ggml,
-        (Target::Gguf, _) => {
-            return layout::lay(Layout::Ggml, request).or_else(|_| layout::lay(Layout::Packed, request));
-        }
-        (Target::Safetensors, Scheme::Ggml(_)) => {
-            return Err(layout::NoFit {
-                why: "ggml blocks have no place in safetensors".into(),
-                instead: "use --to gguf".into(),
-            });
-        }
-        (Target::Safetensors, Scheme::Nf4 { .. }) => Layout::Bitsandbytes,
-        (Target::Safetensors, Scheme::Int8Outlier) => Layout::Packed,
-        (Target::Safetensors, _) => Layout::CompressedTensors,
-    };
-    layout::lay(layout, request)
+    match (target, request.scheme, default_layout(target, request.scheme)) {
+        (_, _, Some(layout)) => layout::lay(layout, request),
+        (Target::Gguf, Scheme::Ggml(_), None) => layout::lay(Layout::Ggml, request),
+        (Target::Gguf, _, None) => layout::lay(Layout::Ggml, request).or_else(|_| layout::lay(Layout::Packed, request)),
+        (Target::Safetensors, _, None) => Err(layout::NoFit {
+            why: "ggml blocks have no place in safetensors".into(),
+            instead: "use --to gguf".into(),
+        }),
+    }
 }
 
 fn misfit(weight: &Weight, why: String, instead: String) -> Misfit {

@@ -14,6 +14,8 @@ pub enum Role {
     Projection,
     /// A Linear of one expert of a text block, stored `[out, in]` on its own.
     Expert,
+    /// The experts of a text block's projection, all in one tensor of three dimensions.
+    FusedExperts,
     /// A projection of a text block that is stored `[in, out]` (GPT-2's Conv1D).
     Transposed,
     /// Chooses or weighs experts: `mlp.gate`, `router`, `shared_expert_gate`.
@@ -37,11 +39,24 @@ impl Role {
     }
 }
 
+impl Role {
+    /// Its name for several.
+    pub fn plural(self) -> String {
+        match self {
+            Role::Router => "routers and gates".into(),
+            Role::FusedExperts => "tensors of fused experts".into(),
+            Role::Other => "other matrices".into(),
+            role => format!("{role}s"),
+        }
+    }
+}
+
 impl fmt::Display for Role {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Role::Projection => "projection",
             Role::Expert => "expert projection",
+            Role::FusedExperts => "tensor of fused experts",
             Role::Transposed => "transposed projection",
             Role::Router => "router or gate",
             Role::Head => "head",
@@ -306,6 +321,9 @@ impl<'a> Roles<'a> {
         }
         if self.is_router(parent, leaf, &tail, shape) {
             return Role::Router;
+        }
+        if shape.len() == 3 && tail.iter().any(|c| c.contains("expert") || c.contains("moe") || c.ends_with("_exps")) {
+            return Role::FusedExperts;
         }
         if !matrix || !is_projection(leaf, &tail) {
             return Role::Other;

@@ -1,6 +1,6 @@
 //! Which scheme each weight gets: the default, `--include`/`--exclude`, and recipes.
 
-use crate::{Error, Result, source::Weight};
+use crate::{Error, Result, roles::Role, source::Weight};
 use globset::{Glob, GlobMatcher};
 use schemes::Scheme;
 use serde::Deserialize;
@@ -115,6 +115,12 @@ impl Rules {
         if hit(&self.exclude) { None } else { chosen }
     }
 
+    /// Whether an `--include` or a rule of the recipe names the weight.
+    pub fn names(&self, weight: &Weight) -> bool {
+        let rules = self.recipe.iter().flat_map(|r| &r.rules).map(|r| &r.0);
+        self.include.iter().chain(rules).any(|pattern| matches(pattern, weight))
+    }
+
     /// Patterns that match no weight, or are to quantize and match only what can't be, are
     /// mistakes: says which. So is a recipe whose default is not the requested `scheme`.
     ///
@@ -147,8 +153,12 @@ impl Rules {
             let mut hit = weights.iter().filter(|w| matches(pattern, w));
             let first = hit.clone().next();
             if let Some(first) = first.filter(|_| !hit.any(|w| w.is_matrix())) {
+                let why = match first.role {
+                    Role::Transposed => "it is stored [in, out], as GPT-2's Conv1D are, and schemes are for [out, in]",
+                    _ => "only matrices can",
+                };
                 return Err(Error::Request(format!(
-                    "pattern '{}' matches only what can't be quantized ({} {:?}, for one): only matrices can",
+                    "pattern '{}' matches only what can't be quantized ({} {:?}, for one): {why}",
                     pattern.glob(),
                     first.name,
                     first.shape
@@ -184,7 +194,7 @@ mod tests {
             values: crate::source::Values::Matrix(matrix),
             main: String::new(),
             tied: false,
-            role: if name.contains("_proj") { crate::roles::Role::Projection } else { crate::roles::Role::Other },
+            role: if name.contains("_proj") { Role::Projection } else { Role::Other },
         }
     }
 

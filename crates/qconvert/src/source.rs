@@ -155,7 +155,7 @@ pub fn weights(model: &Model) -> Result<Listed> {
         let quantized = main.is_some() || !(tensor.dtype.float().is_some() || tensor.dtype == DType::F64);
         let weight = match module {
             Some(module) if quantized || tensor.shape.len() == 2 && tensor.dtype != DType::F64 => {
-                let matrix = model.linear(module)?.matrix;
+                let matrix = if quantized { model.linear(module)?.matrix } else { plain_matrix(model, name, tensor)? };
                 let float = match matrix.storage() {
                     Storage::Float(ty, _) => Some(*ty),
                     _ => None,
@@ -188,6 +188,16 @@ pub fn weights(model: &Model) -> Result<Listed> {
         return Err(Error::Request(format!("{}: holds no tensors", model.path.display())));
     }
     Ok(listed)
+}
+
+/// A float matrix as stored. (A Linear's bias is not looked at: that of a Conv1D has another length.)
+fn plain_matrix(model: &Model, name: &str, tensor: &Tensor) -> Result<Matrix<Bytes>> {
+    let bad = |what: String| store::Error::tensor(&model.path, name, what);
+    let (&[rows, cols], Some(ty)) = (&tensor.shape[..], tensor.dtype.float()) else {
+        return Err(bad("is no float matrix".into()).into());
+    };
+    let storage = Storage::Float(ty, tensor.data.clone());
+    Ok(Matrix::new(rows, cols, storage, tensor.order).map_err(|e| bad(e.to_string()))?)
 }
 
 fn assign_roles(weights: &mut [Weight], config: Option<&serde_json::Value>) {

@@ -74,10 +74,25 @@ fn expected(model: &Model, c: &Config) -> Vec<(String, Vec<usize>)> {
     for layer in 0..c.layers {
         all.extend(parts.iter().map(|(part, shape)| (format!("model.layers.{layer}.{part}"), shape.clone())));
     }
-    if !c.tie_word_embeddings {
+    if !c.tie_word_embeddings && has_lm_head(model) {
         all.push(("lm_head.weight".to_string(), vec![c.vocab_size, h]));
     }
     all
+}
+
+/// Whether the model that the configuration names has an output projection over the vocabulary: a classifier, a
+/// reward model or a model of embeddings has none.
+fn has_lm_head(model: &Model) -> bool {
+    let named = model.config_json.as_ref().and_then(|json| json.get("architectures")?.as_array());
+    let names: Vec<&str> = named.into_iter().flatten().filter_map(|name| name.as_str()).collect();
+    let other_head = || {
+        let stored = |name: &str| model.tensors.contains_key(name);
+        stored("score.weight") || stored("classifier.weight") || stored("qa_outputs.weight")
+    };
+    match names[..] {
+        [] => !other_head(),
+        _ => names.iter().any(|n| ["CausalLM", "LMHead", "ConditionalGeneration"].iter().any(|part| n.contains(part))),
+    }
 }
 
 /// Whether a projection has a bias: Qwen2's q, k and v always, others where config.json says so.

@@ -81,8 +81,13 @@ fn dividing(r: &Request<'_>, bits: Bits) -> String {
 }
 
 /// The `quantization_config` of config.json. `modules` are the quantized modules with their
-/// schemes; `ignore` the linear modules that are not quantized.
-pub fn quantization_config(modules: &[(String, Scheme)], ignore: &[String]) -> Value {
+/// schemes; `ignore` the linear modules that are not quantized. `target` gives the name by which
+/// a group among several targets a module.
+pub fn quantization_config(
+    modules: &[(String, Scheme)],
+    ignore: &[String],
+    target: impl Fn(&str) -> String,
+) -> Value {
     let mut groups: BTreeMap<String, (Scheme, Vec<&str>)> = BTreeMap::new();
     for (module, scheme) in modules {
         groups.entry(scheme.to_string()).or_insert((*scheme, Vec::new())).1.push(module);
@@ -93,7 +98,9 @@ pub fn quantization_config(modules: &[(String, Scheme)], ignore: &[String]) -> V
     for (i, (scheme, modules)) in groups.values().enumerate() {
         let format = if matches!(scheme, Scheme::Int(..)) { "pack-quantized" } else { "int-quantized" };
         formats.push(format);
-        let targets = if uniform { json!(["Linear"]) } else { json!(modules) };
+        // Of experts one pattern stands for all.
+        let names: indexmap::IndexSet<String> = modules.iter().map(|m| target(m)).collect();
+        let targets = if uniform { json!(["Linear"]) } else { json!(names) };
         config_groups.insert(
             format!("group_{i}"),
             json!({
