@@ -15,6 +15,7 @@ pub mod layout;
 mod loaders;
 mod methods;
 mod plan;
+mod reference;
 pub mod roles;
 mod rules;
 mod source;

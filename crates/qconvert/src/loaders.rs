@@ -129,7 +129,11 @@ const INITIALIZES_LINEARS: [&str; 18] = [
     "xlstm",
 ];
 
-/// Families in which transformers does so to one kind of projection.
+/// Families in which transformers loads one kind of projection as f32 whatever is stored, so that
+/// bitsandbytes can't hold it.
+const KEPT_F32: [(&[&str], &str); 1] = [(&["mt5", "pop2piano", "t5", "udop", "umt5"], "wo")];
+
+/// Families in which transformers initializes one kind of projection through its `weight`.
 const INITIALIZES: [(&str, &str); 2] = [("gpt_bigcode", "c_proj"), ("nanochat", "o_proj")];
 
 /// Output projections that transformers ties to the embedding, under names other than `lm_head`.
@@ -175,7 +179,11 @@ fn is_loaded(layout: Layout) -> bool {
 /// Why a weight stays float in a layout unless the user names it: what loads the artifact can't
 /// load the weight quantized.
 pub fn stays_float(source: &Source<'_>, weight: &Weight, layout: Layout, scheme: Scheme) -> Option<&'static str> {
+    let leaf = weight.module().rsplit('.').next().unwrap_or_default();
     match (layout, scheme, &weight.shape[..]) {
+        (Layout::Bitsandbytes, _, _) if KEPT_F32.iter().any(|(f, l)| leaf == *l && family(source, f).is_some()) => {
+            Some("transformers keeps this projection f32")
+        }
         (Layout::Bitsandbytes, _, _)
             if weight.role == Role::Expert && family(source, &MERGES_EXPERTS).is_some() =>
         {
@@ -187,8 +195,7 @@ pub fn stays_float(source: &Source<'_>, weight: &Weight, layout: Layout, scheme:
             Some("bitsandbytes on a CPU runs only 4-bit matrices of whole 32 rows and whole 64 columns")
         }
         (Layout::CompressedTensors, Scheme::Int(..), _) => {
-            let leaf = weight.module().rsplit('.').next();
-            let initialized = INITIALIZES.iter().any(|(f, l)| leaf == Some(l) && family(source, &[f]).is_some());
+            let initialized = INITIALIZES.iter().any(|(f, l)| leaf == *l && family(source, &[f]).is_some());
             initialized.then_some("transformers initializes this projection's float weight, which a quantized one has not")
         }
         _ => None,

@@ -302,7 +302,7 @@ impl<'a> Roles<'a> {
         if leaves_text(name) {
             return Role::Tower;
         }
-        if leaf.contains("embed") && leaf != "embed_out" || matches!(leaf, "wte" | "wpe" | "token_embd") {
+        if is_table(leaf) {
             return Role::Embedding;
         }
         let Some((stack, tail)) = block(module.unwrap_or(name)) else {
@@ -375,6 +375,12 @@ fn is_projection(leaf: &str, tail: &[&str]) -> bool {
         return leaf != "gate_proj" && (PROJECTIONS.contains(&leaf) || IN_ATTENTION.contains(&leaf));
     }
     PROJECTIONS.contains(&leaf) || SHARED_GGUF.contains(&leaf) || mlp && (IN_MLP.contains(&leaf) || leaf == "gate")
+}
+
+/// Whether a module of this name is a table of embeddings, and no Linear that projects embeddings.
+fn is_table(leaf: &str) -> bool {
+    let linear = ["proj", "mapping", "dense", "embed_out", "linear"].iter().any(|part| leaf.contains(part));
+    leaf.contains("embed") && !linear || matches!(leaf, "wte" | "wpe" | "shared" | "token_embd" | "relative_attention_bias")
 }
 
 /// Names that GPT-2 and its kin give to Conv1D.

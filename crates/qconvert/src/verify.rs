@@ -1,19 +1,20 @@
-//! Re-opens an artifact and compares its decode, bit for bit, with what was encoded.
+//! Re-opens an artifact and compares what it decodes to, bit for bit, with what the scheme's definition makes of the source.
 
 use crate::config::HASH_KEY;
 use crate::container::{Beside, Finished};
-use crate::encode::Chunk;
+use crate::encode::Encoding;
 use crate::error::{Error, Result};
+use crate::layout::{Content, Layout, OutTensor};
 use crate::plan::{Plan, PlannedWeight, Settings, Source};
+use crate::reference::{self, Rows};
 use crate::source::{Values, Weight};
-use crate::stream::{RowsView, prepass};
 use candle_core::Device;
 use indexmap::IndexMap;
 use rayon::prelude::*;
 use schemes::{Matrix, Overflow};
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
-use store::{Model, Progress, Unit, gguf};
+use store::{Model, Progress, Tensor, Unit, gguf};
 
 /// What a verification found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -127,10 +128,11 @@ pub fn verify(
     }
     let total = source.weights.iter().map(|w| w.stored_bytes() as u64).sum();
     progress.start("verifying", Some(total), Unit::Bytes);
+    let by_name = artifact.tensors.values().map(|t| (t.stored_name.as_str(), t)).collect();
     let mut values = 0;
     for planned in &plan.weights {
         let weight = &source.weights[planned.index];
-        let written = compare(weight, planned, &artifact, settings.overflow)?;
+        let written = compare(weight, planned, (&artifact, &by_name), settings.overflow)?;
         if let (Some(device), Values::Matrix(matrix)) = (&settings.verify_on, &written.values) {
             on_device(device, &weight.name, matrix)?;
         }
@@ -152,48 +154,73 @@ fn on_device(device: &Device, weight: &str, matrix: &Matrix<store::Bytes>) -> Re
     }
 }
 
+/// The tensors of an artifact by their names in its files.
+type ByName<'a> = HashMap<&'a str, &'a Tensor>;
+
 /// Compares a weight with the artifact's, which it gives.
-fn compare(weight: &Weight, planned: &PlannedWeight, artifact: &Model, overflow: Overflow) -> Result<Weight> {
+fn compare(
+    weight: &Weight,
+    planned: &PlannedWeight,
+    (artifact, by_name): (&Model, &ByName<'_>),
+    overflow: Overflow,
+) -> Result<Weight> {
     let encoding = &planned.laid.encoding;
-    let written = written(weight, artifact)?;
-    let view = RowsView::with_multiple(weight, planned.order, |cols| encoding.row_multiple(cols));
-    let theirs = RowsView::with_multiple(&written, planned.order, |cols| encoding.row_multiple(cols));
-    let codec = |source| Error::Codec { weight: weight.name.clone(), source };
-    let prepass = prepass(&view, encoding).map_err(codec)?;
-    view.chunks().into_par_iter().try_for_each(|rows| {
-        let (mut values, mut found) = (Vec::new(), Vec::new());
-        view.decode(rows.clone(), &mut values);
-        theirs.decode(rows.clone(), &mut found);
-        let mut expected = values.clone();
-        if *encoding != crate::encode::Encoding::Copy {
-            let chunk = Chunk { first_row: rows.start, cols: view.cols, values: &values };
-            let codes = encoding.encode(chunk, &prepass, overflow).map_err(codec)?;
-            codes.decode(encoding, rows.clone(), view.cols, &prepass, &mut expected);
-        }
-        match expected.iter().zip(&found).position(|(e, f)| e.to_bits() != f.to_bits() && !(e.is_nan() && f.is_nan())) {
-            None => Ok(()),
-            Some(i) => {
-                let (row, col) = (view.order.natural(rows.start + i / view.cols), i % view.cols);
-                Err(Error::Verify { weight: weight.name.clone(), row, col, found: found[i], expected: expected[i] })
-            }
-        }
+    let tensors = planned.laid.tensors.iter();
+    let stored: Vec<&Tensor> = tensors.map(|t| stored(t, weight, artifact, by_name)).collect::<Result<_>>()?;
+    let written = written(weight, planned, stored.first().copied(), artifact)?;
+    if let (Encoding::Copy, &[tensor]) = (encoding, &stored[..]) {
+        let differs = || store::Error::tensor(&tensor.file, &weight.name, "is not what the source stores");
+        return if reference::same_bytes(weight, tensor) { Ok(written) } else { Err(differs().into()) };
+    }
+    let (ours, theirs) = (Rows::new(weight, planned.order), Rows::new(&written, planned.order));
+    let whole = reference::whole(&ours, encoding);
+    reference::chunks(&ours, encoding).into_par_iter().try_for_each(|rows| {
+        let (values, found) = (ours.read(rows.clone()), theirs.read(rows.clone()));
+        let expected = reference::expected(weight, encoding, (rows.start, ours.cols), &values, &whole, overflow)?;
+        let differs = |(e, f): (&f32, &f32)| e.to_bits() != f.to_bits() && !(e.is_nan() && f.is_nan());
+        let first = expected.iter().zip(&found).position(differs);
+        let first = first.or_else(|| (!reference::is_near(encoding, &values, &found)).then_some(0));
+        first.map_or(Ok(()), |i| {
+            let cols = ours.cols;
+            let (row, col) = (planned.order.natural(rows.start + i / cols), i % cols);
+            Err(Error::Verify { weight: weight.name.clone(), row, col, found: found[i], expected: expected[i] })
+        })
     })?;
     Ok(written)
 }
 
-/// The weight as the artifact holds it.
-fn written(weight: &Weight, artifact: &Model) -> Result<Weight> {
-    let missing = |what: &str| store::Error::tensor(&artifact.path, &weight.name, what);
-    if weight.shape.len() == 2 && weight.name.ends_with(".weight") {
-        let matrix = artifact.linear(weight.module())?.matrix;
-        if [matrix.rows(), matrix.cols()] != weight.shape[..] {
-            return Err(missing("has another shape in the artifact").into());
+/// The tensor of the artifact that was planned, with the planned type, shape and, where they were known, bytes.
+fn stored<'a>(planned: &OutTensor, weight: &Weight, artifact: &Model, by_name: &ByName<'a>) -> Result<&'a Tensor> {
+    let bad = |what: String| store::Error::tensor(&artifact.path, &planned.name, what);
+    let found = by_name.get(planned.name.as_str()).copied();
+    let found = found.ok_or_else(|| bad(format!("of {} is missing from the artifact", weight.name)))?;
+    if (found.dtype, &found.shape) != (planned.dtype, &planned.shape) {
+        return Err(bad(format!(
+            "is {} {:?} in the artifact, {} {:?} was to be written",
+            found.dtype, found.shape, planned.dtype, planned.shape
+        ))
+        .into());
+    }
+    match &planned.content {
+        Content::Constant(bytes) if found.data[..] != bytes[..] => {
+            Err(bad("is not what was to be written".into()).into())
         }
-        return Ok(Weight { values: Values::Matrix(matrix), ..weight.clone() });
+        _ => Ok(found),
     }
-    let tensor = artifact.tensors.get(&weight.name).ok_or_else(|| missing("is missing from the artifact"))?;
-    if tensor.shape != weight.shape {
-        return Err(missing("has another shape in the artifact").into());
+}
+
+/// The weight as a reader of the artifact sees it: of one plain tensor the tensor itself, else the
+/// matrix that the layout's tensors make.
+fn written(weight: &Weight, planned: &PlannedWeight, first: Option<&Tensor>, artifact: &Model) -> Result<Weight> {
+    let bad = |what: &str| store::Error::tensor(&artifact.path, &weight.name, what);
+    let values = match (planned.laid.layout, first) {
+        (Layout::Plain, Some(tensor)) => Values::Tensor(tensor.clone()),
+        _ => Values::Matrix(artifact.linear(weight.module())?.matrix),
+    };
+    if let Values::Matrix(matrix) = &values
+        && [matrix.rows(), matrix.cols()] != weight.shape[..]
+    {
+        return Err(bad("has another shape in the artifact").into());
     }
-    Ok(Weight { values: Values::Tensor(tensor.clone()), ..weight.clone() })
+    Ok(Weight { values, ..weight.clone() })
 }

@@ -121,6 +121,11 @@ pub fn config(model: &Model, weights: &[Weight], warnings: &mut Vec<String>) -> 
         return Ok(None);
     }
     match model.config() {
+        // The base model alone, or under another name than `model`.
+        Ok(_) if !has_lm_head(model) && !model.tensors.keys().any(|name| name.starts_with("model.")) => {
+            warnings.push("no tensor is named model.*; that this model is whole was not checked".into());
+            Ok(None)
+        }
         Ok(config) => {
             check(model, &config)?;
             warnings.extend(unasked(model, &config, weights));
