@@ -136,6 +136,16 @@ const KEPT_F32: [(&[&str], &str); 1] = [(&["mt5", "pop2piano", "t5", "udop", "um
 /// Families in which transformers initializes one kind of projection through its `weight`.
 const INITIALIZES: [(&str, &str); 2] = [("gpt_bigcode", "c_proj"), ("nanochat", "o_proj")];
 
+/// Projections of blocks that transformers renames: family, name in the checkpoint, name in the model.
+const RENAMED: [(&str, &str, &str); 6] = [
+    ("dory", "g_proj", "gate_proj"),
+    ("exaone", "c_fc_0", "gate_proj"),
+    ("exaone", "c_fc_1", "up_proj"),
+    ("exaone", "c_proj", "down_proj"),
+    ("exaone", "out_proj", "o_proj"),
+    ("lfm3", "gate_proj", "g_proj"),
+];
+
 /// Output projections that transformers ties to the embedding, under names other than `lm_head`.
 const TIED_HEADS: [&str; 14] = [
     "embed_out",
@@ -271,13 +281,15 @@ pub fn kept(source: &Source<'_>, plan: &Plan) -> Kept {
         let weights = plan.weights.iter().filter(move |w| w.scheme.is_some() == quantized);
         weights.map(|w| &source.weights[w.index]).filter(|w| w.shape.len() == 2 && w.name.ends_with(".weight"))
     };
-    let quantized: Vec<&str> = of(true).flat_map(Weight::modules).collect();
+    let quantized: Vec<String> = of(true).flat_map(Weight::modules).map(|m| renamed(source, m)).collect();
+    let quantized: Vec<&str> = quantized.iter().map(String::as_str).collect();
     let linears: Vec<&Weight> = of(false).filter(|w| w.role != Role::Embedding && !w.name.contains("norm")).collect();
     let mut out = Kept::default();
     let mut kinds = HashSet::new();
     for weight in &linears {
         let module = weight.module();
         out.names.push(module.to_string());
+        let module = &*renamed(source, module);
         // Modules that differ in numbers alone have one pattern. Experts are too many to look at each.
         if weight.role == Role::Expert || !kinds.insert(suffix_pattern(&module.split('.').collect::<Vec<_>>())) {
             continue;
@@ -300,6 +312,15 @@ pub fn kept(source: &Source<'_>, plan: &Plan) -> Kept {
     collapse_experts(&linears, &quantized, &mut out);
     heads(source, &quantized, &mut out);
     out
+}
+
+/// A module's name with its last component as transformers renames it.
+fn renamed(source: &Source<'_>, module: &str) -> String {
+    let (path, leaf) = module.rsplit_once('.').unwrap_or(("", module));
+    match RENAMED.iter().find(|(f, from, _)| leaf == *from && family(source, &[f]).is_some()) {
+        Some((_, _, to)) if !path.is_empty() => format!("{path}.{to}"),
+        _ => module.to_string(),
+    }
 }
 
 /// The output projection, which a tied model does not store.

@@ -24,7 +24,8 @@ pub fn header(bytes: &[u8]) -> (Map<String, Value>, &[u8]) {
     (map, &bytes[8 + len..])
 }
 
-fn file(tensors: &[Stored]) -> Vec<u8> {
+/// The bytes of a safetensors file.
+pub fn write_tensors(tensors: &[Stored]) -> Vec<u8> {
     let (mut map, mut data) = (Map::new(), Vec::new());
     for t in tensors {
         let start = data.len();
@@ -88,7 +89,7 @@ impl Place {
         let mut config = serde_json::from_slice(&std::fs::read(&config_path).expect("reads")).expect("JSON");
         change(&mut config, &mut tensors);
         std::fs::write(config_path, config.to_string()).expect("writes");
-        std::fs::write(path, file(&tensors)).expect("writes");
+        std::fs::write(path, write_tensors(&tensors)).expect("writes");
     }
 
     /// Runs what must fail: gives the one line on stderr.
