@@ -9,6 +9,8 @@ mod config;
 mod container;
 mod cross_check;
 mod encode;
+#[cfg(test)]
+mod encoder_mutations;
 mod error;
 mod finite;
 pub mod layout;

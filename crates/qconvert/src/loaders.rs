@@ -194,9 +194,7 @@ pub fn stays_float(source: &Source<'_>, weight: &Weight, layout: Layout, scheme:
         (Layout::Bitsandbytes, _, _) if KEPT_F32.iter().any(|(f, l)| leaf == *l && family(source, f).is_some()) => {
             Some("transformers keeps this projection f32")
         }
-        (Layout::Bitsandbytes, _, _)
-            if weight.role == Role::Expert && family(source, &MERGES_EXPERTS).is_some() =>
-        {
+        (Layout::Bitsandbytes, _, _) if weight.role == Role::Expert && family(source, &MERGES_EXPERTS).is_some() => {
             Some("transformers merges experts into one tensor, which it can't do with bitsandbytes weights")
         }
         (Layout::Bitsandbytes, Scheme::Nf4 { .. }, &[rows, cols])
@@ -206,7 +204,8 @@ pub fn stays_float(source: &Source<'_>, weight: &Weight, layout: Layout, scheme:
         }
         (Layout::CompressedTensors, Scheme::Int(..), _) => {
             let initialized = INITIALIZES.iter().any(|(f, l)| leaf == *l && family(source, &[f]).is_some());
-            initialized.then_some("transformers initializes this projection's float weight, which a quantized one has not")
+            initialized
+                .then_some("transformers initializes this projection's float weight, which a quantized one has not")
         }
         _ => None,
     }
@@ -222,25 +221,36 @@ pub fn check(source: &Source<'_>, plan: &Plan) -> Result<()> {
         Err(Error::Request(format!("{layout}: {why}; use --layout packed, --scheme f16 or --to gguf where they serve")))
     };
     if let Some(family) = family(source, &OWN_LINEAR) {
-        return refuse(format!("transformers' {family} computes with its Linears' float weights, so it can't run quantized ones"));
+        return refuse(format!(
+            "transformers' {family} computes with its Linears' float weights, so it can't run quantized ones"
+        ));
     }
     if let Some(family) = family(source, &REWRITES_PROJECTIONS) {
-        return refuse(format!("transformers splits or merges projections of {family} while it loads them, and can't when they are quantized"));
+        return refuse(format!(
+            "transformers splits or merges projections of {family} while it loads them, and can't when they are quantized"
+        ));
     }
     if family(source, &["llama4", "llama4_text"]).is_some()
         && let Some(w) = source.weights.iter().find(|w| w.role == Role::FusedExperts)
     {
-        return refuse(format!("transformers loads a quantized Llama 4 only with a Linear for each expert, and {} holds all in one", w.name));
+        return refuse(format!(
+            "transformers loads a quantized Llama 4 only with a Linear for each expert, and {} holds all in one",
+            w.name
+        ));
     }
     if layout != Layout::CompressedTensors {
         return Ok(());
     }
     let weight_only = plan.weights.iter().any(|w| matches!(w.scheme, Some(Scheme::Int(..))));
     if let Some(family) = family(source, &INITIALIZES_LINEARS).filter(|_| weight_only) {
-        return refuse(format!("transformers' {family} initializes the float weights of its Linears, which weight-only integers have not; w8a8-token and nf4 load"));
+        return refuse(format!(
+            "transformers' {family} initializes the float weights of its Linears, which weight-only integers have not; w8a8-token and nf4 load"
+        ));
     }
     if let Some(family) = family(source, &MERGES_FLOATS) {
-        return refuse(format!("transformers merges float weights of {family} while it loads them, and drops these beside quantized ones"));
+        return refuse(format!(
+            "transformers merges float weights of {family} while it loads them, and drops these beside quantized ones"
+        ));
     }
     check_experts(source, plan)
 }
@@ -397,7 +407,9 @@ impl Kept {
     /// up to a dot, and as the end of a name; so an entry that would mean a quantized module is bound to its entire name.
     pub fn skip_modules(&self, quantized: &[String]) -> Vec<String> {
         let loose = |name: &str| {
-            quantized.iter().any(|q| q.ends_with(name) || q.strip_prefix(name).is_some_and(|rest| rest.starts_with('.')))
+            quantized
+                .iter()
+                .any(|q| q.ends_with(name) || q.strip_prefix(name).is_some_and(|rest| rest.starts_with('.')))
         };
         let names = self.names.iter().map(|name| match loose(name) {
             true => format!("{}$", regex::escape(name)),

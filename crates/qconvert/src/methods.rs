@@ -150,7 +150,11 @@ pub fn kept_for_loaders(plan: &Plan, source: &Source<'_>, settings: &Settings) -
     }
     let lines = reasons.iter().map(|(why, names)| {
         let matrices = if names.len() == 1 { "matrix stays" } else { "matrices stay" };
-        format!("warning: {} {matrices} float ({}): {why}; --include quantizes them all the same", names.len(), first_names(names))
+        format!(
+            "warning: {} {matrices} float ({}): {why}; --include quantizes them all the same",
+            names.len(),
+            first_names(names)
+        )
     });
     lines.collect()
 }

@@ -173,9 +173,34 @@ const IN_ATTENTION: [&str; 22] = [
 
 /// Linears under names that mean a projection only within an MLP.
 const IN_MLP: [&str; 28] = [
-    "up", "down", "w1", "w2", "w3", "w12", "w13", "wi", "wi_0", "wi_1", "wo", "Wi", "Wo", "dense", "lin1", "lin2",
-    "linear1", "linear2", "linear_1", "linear_2", "c_proj", "fc", "gate_up", "input_linear", "output_linear", "fc_1",
-    "fc_2", "proj_out",
+    "up",
+    "down",
+    "w1",
+    "w2",
+    "w3",
+    "w12",
+    "w13",
+    "wi",
+    "wi_0",
+    "wi_1",
+    "wo",
+    "Wi",
+    "Wo",
+    "dense",
+    "lin1",
+    "lin2",
+    "linear1",
+    "linear2",
+    "linear_1",
+    "linear_2",
+    "c_proj",
+    "fc",
+    "gate_up",
+    "input_linear",
+    "output_linear",
+    "fc_1",
+    "fc_2",
+    "proj_out",
 ];
 
 /// Components of an MLP's path.
@@ -344,7 +369,10 @@ impl<'a> Roles<'a> {
     /// that holds them.
     fn is_router(&self, parent: &str, leaf: &str, tail: &[&str], shape: &[usize]) -> bool {
         let named = |c: &&str| {
-            c.contains("router") || c.ends_with("_gate") || c.starts_with("ffn_gate_inp") || matches!(*c, "wg" | "gating")
+            c.contains("router")
+                || c.ends_with("_gate")
+                || c.starts_with("ffn_gate_inp")
+                || matches!(*c, "wg" | "gating")
         };
         if leaf != "ffn_gate" && tail.iter().any(named) {
             return true;
@@ -380,7 +408,8 @@ fn is_projection(leaf: &str, tail: &[&str]) -> bool {
 /// Whether a module of this name is a table of embeddings, and no Linear that projects embeddings.
 fn is_table(leaf: &str) -> bool {
     let linear = ["proj", "mapping", "dense", "embed_out", "linear"].iter().any(|part| leaf.contains(part));
-    leaf.contains("embed") && !linear || matches!(leaf, "wte" | "wpe" | "shared" | "token_embd" | "relative_attention_bias")
+    leaf.contains("embed") && !linear
+        || matches!(leaf, "wte" | "wpe" | "shared" | "token_embd" | "relative_attention_bias")
 }
 
 /// Names that GPT-2 and its kin give to Conv1D.

@@ -5,10 +5,13 @@ use serde_json::json;
 fn roles(config: &Value, weights: &[(&str, &[usize])]) -> Vec<Role> {
     let names: Vec<String> = weights
         .iter()
-        .map(|(name, shape)| if shape.len() == 2 && !name.contains("A_log") { format!("{name}.weight") } else { name.to_string() })
+        .map(
+            |(name, shape)| {
+                if shape.len() == 2 && !name.contains("A_log") { format!("{name}.weight") } else { name.to_string() }
+            },
+        )
         .collect();
-    let stored: Vec<Stored<'_>> =
-        names.iter().zip(weights).map(|(name, (_, shape))| Stored { name, shape }).collect();
+    let stored: Vec<Stored<'_>> = names.iter().zip(weights).map(|(name, (_, shape))| Stored { name, shape }).collect();
     let roles = Roles::new(&stored, Some(config));
     stored.iter().map(|t| roles.of(t.name, t.shape)).collect()
 }

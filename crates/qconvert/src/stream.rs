@@ -253,6 +253,12 @@ impl Work<'_> {
             Err(schemes::Error::NotFinite { row, col, value }) => return Err(self.not_finite(row * cols + col, value)),
             other => other.map_err(|e| codec(weight, e))?,
         };
+        #[cfg(test)]
+        let codes = {
+            let mut codes = codes;
+            crate::encoder_mutations::damage(&weight.name, cols, &mut codes);
+            codes
+        };
         let tensors = &job.planned.laid.tensors;
         codes.emit(encoding, rows.clone(), cols, prepass, &mut |stream, offset, bytes| {
             let tensor = tensors.iter().position(|t| t.content == Content::Stream(stream));

@@ -124,10 +124,8 @@ fn tensors_of_a_gguf_file_are_converted_value_by_value() {
         ("blk.0.ssm_conv1d.weight", &[8, 4]),
         ("blk.0.ffn_gate_exps.weight", &[3, 6, 8]),
     ];
-    let planned: Vec<gguf::PlannedTensor> = shapes
-        .iter()
-        .map(|(name, shape)| gguf::PlannedTensor::new(name.to_string(), GgmlType::F32, shape))
-        .collect();
+    let planned: Vec<gguf::PlannedTensor> =
+        shapes.iter().map(|(name, shape)| gguf::PlannedTensor::new(name.to_string(), GgmlType::F32, shape)).collect();
     let path = place.path("x.gguf");
     let metadata = [("general.architecture".to_string(), gguf::Value::from("mamba"))];
     let plan = gguf::Plan::new(&path, &metadata, &planned).expect("plans");

@@ -191,15 +191,24 @@ fn make_rules<'a>(source: &'a Source<'a>, scheme: &str, layout: Option<Layout>, 
 #[test]
 fn damage_in_what_stays_float_is_found() {
     let dir = tempfile::tempdir().expect("temp dir");
-    for (float, scheme) in [(FloatType::F32, "f16"), (FloatType::F32, "bf16"), (FloatType::F16, "f32"), (FloatType::F16, "int8-row")] {
+    for (float, scheme) in
+        [(FloatType::F32, "f16"), (FloatType::F32, "bf16"), (FloatType::F16, "f32"), (FloatType::F16, "int8-row")]
+    {
         let path = dir.path().join(format!("{float}-{scheme}"));
-        write_model(&path, &SyntheticModel { float, hidden: 96, intermediate: 128, layers: 1, ..SyntheticModel::default() });
+        write_model(
+            &path,
+            &SyntheticModel { float, hidden: 96, intermediate: 128, layers: 1, ..SyntheticModel::default() },
+        );
         let model = store::open(&path).expect("opens");
         let source = Source::new(&model).expect("whole");
         let hf = ["model.embed_tokens", "model.layers.0.input_layernorm", "model.norm"];
         check(&make(&source, scheme, Target::Safetensors, None, &path), &hf);
         // Rows of q are permuted there.
-        let gguf = if scheme == "int8-row" { vec!["token_embd", "output_norm"] } else { vec!["token_embd", "output_norm", "blk.0.attn_q"] };
+        let gguf = if scheme == "int8-row" {
+            vec!["token_embd", "output_norm"]
+        } else {
+            vec!["token_embd", "output_norm", "blk.0.attn_q"]
+        };
         check(&make(&source, scheme, Target::Gguf, None, &path), &gguf);
     }
 }

@@ -86,7 +86,7 @@ pub struct Args {
 
     /// Read each artifact again before it is put in place, and compare it.
     ///
-    /// Weights must decode, bit for bit, to what was encoded from the source; metadata (in
+    /// Weights must decode, bit for bit, to what the definition of their scheme makes of the source; metadata (in
     /// GGUF in their order) and the files that travel along must be what was to be written; an independent reader must see the same tensors in a GGUF file. If anything differs, what
     /// was at the destination stays.
     #[arg(long)]

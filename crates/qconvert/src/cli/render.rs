@@ -95,7 +95,7 @@ pub fn made_table(source: &Source<'_>, made: &[Made]) -> String {
     }
     plan_notes(&mut table, made.iter().map(|m| &m.plan));
     if made.iter().any(|m| m.verified) {
-        table.note("verified: every artifact was read again before it was put in place: weights decode bit for bit to what was encoded, metadata and side files are what was to be written");
+        table.note("verified: every artifact was read again before it was put in place: weights decode bit for bit to what the definitions of their schemes make of the source, metadata and side files are what was to be written");
     }
     source.warnings.iter().for_each(|w| table.note(format!("warning: {w}")));
     terminal(&table)

@@ -83,11 +83,7 @@ fn dividing(r: &Request<'_>, bits: Bits) -> String {
 /// The `quantization_config` of config.json. `modules` are the quantized modules with their
 /// schemes; `ignore` the linear modules that are not quantized. `target` gives the name by which
 /// a group among several targets a module.
-pub fn quantization_config(
-    modules: &[(String, Scheme)],
-    ignore: &[String],
-    target: impl Fn(&str) -> String,
-) -> Value {
+pub fn quantization_config(modules: &[(String, Scheme)], ignore: &[String], target: impl Fn(&str) -> String) -> Value {
     let mut groups: BTreeMap<String, (Scheme, Vec<&str>)> = BTreeMap::new();
     for (module, scheme) in modules {
         groups.entry(scheme.to_string()).or_insert((*scheme, Vec::new())).1.push(module);
