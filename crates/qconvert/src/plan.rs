@@ -122,19 +122,12 @@ impl<'a> Source<'a> {
     /// When a weight's layout is not understood, or a weight that the configuration asks for is
     /// missing or has another shape.
     pub fn new(model: &'a Model) -> Result<Self> {
-        let source::Listed { mut weights, buffers } = source::weights(model)?;
+        let mut weights = source::weights(model)?;
         let float = source::main_float(&weights);
         let mut warnings = model.warnings.clone();
         let config = whole::config(model, &weights, &mut warnings)?;
         if config.as_ref().is_some_and(|c| c.tie_word_embeddings) && weights.iter().all(|w| w.module() != "lm_head") {
             weights.iter_mut().for_each(|w| w.tied = w.name == EMBEDDING);
-        }
-        if !buffers.is_empty() {
-            let names = methods::first_names(&buffers);
-            warnings.push(format!(
-                "{} that loaders compute for themselves left out ({names})",
-                methods::counted(buffers.len(), "stored buffer")
-            ));
         }
         let mut source = Source { model, weights, float, config, warnings };
         let rows = source.vocab_rows();

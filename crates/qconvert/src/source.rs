@@ -3,36 +3,11 @@
 use crate::roles::{Role, Roles, Stored};
 use crate::{Error, Result};
 use schemes::{FloatType, Matrix, Storage};
-use store::{Bytes, DType, Model, Tensor};
+use std::collections::{HashMap, HashSet};
+use store::{Bytes, DType, Description, Model, Tensor};
 
-/// Suffixes of tensors that only serve a quantized weight, with the suffix of that weight's
-/// main tensor beside them.
-const SERVANTS: [(&str, &[&str]); 24] = [
-    (".weight_scale", &[".weight_packed", ".weight"]),
-    (".weight_shape", &[".weight_packed"]),
-    (".weight_scale_inv", &[".weight"]),
-    (".weight_zero_point", &[".weight_packed", ".weight"]),
-    (".weight_g_idx", &[".weight_packed", ".weight"]),
-    (".input_scale", &[".weight_packed", ".weight"]),
-    (".scales", &[".qweight"]),
-    (".qzeros", &[".qweight"]),
-    (".g_idx", &[".qweight"]),
-    (".weight.absmax", &[".weight.codes", ".weight"]),
-    (".weight.quant_map", &[".weight"]),
-    (".weight.nested_absmax", &[".weight.codes", ".weight"]),
-    (".weight.nested_quant_map", &[".weight"]),
-    (".weight.quant_state.bitsandbytes__nf4", &[".weight"]),
-    (".weight.quant_state.bitsandbytes__fp4", &[".weight"]),
-    (".SCB", &[".weight"]),
-    (".weight_format", &[".weight"]),
-    (".weight.scales", &[".weight.codes"]),
-    (".weight.absmax_codes", &[".weight.codes"]),
-    (".weight.nested_map", &[".weight.codes"]),
-    (".weight.nested_offset", &[".weight.codes"]),
-    (".weight.outlier_columns", &[".weight.codes"]),
-    (".weight.outliers", &[".weight.codes"]),
-    ("rope_freqs.weight", &[""]),
-];
+/// Rotary factors, which an artifact gets from the configuration.
+const ROPE_FREQS: &str = "rope_freqs.weight";
 
 /// Where a weight's values come from.
 #[derive(Debug, Clone)]
@@ -120,84 +95,78 @@ impl Weight {
                 Storage::Float8(f) => f.codes.release(),
                 Storage::Nf4(n) => n.codes.release(),
                 Storage::Outlier(o) => o.inner.codes.release(),
+                Storage::Scaled(_) => {}
             },
         }
     }
 }
 
-/// The weights of a model, and what was left out of them.
-#[derive(Debug, Clone, Default)]
-pub struct Listed {
-    /// The logical weights in the model's order.
-    pub weights: Vec<Weight>,
-    /// Stored buffers that loaders compute for themselves.
-    pub buffers: Vec<String>,
-}
-
-/// Lists the logical weights in the model's order.
+/// Lists the logical weights in the model's order, without buffers that loaders compute for themselves.
 ///
 /// # Errors
 /// When a weight's layout is not understood.
-pub fn weights(model: &Model) -> Result<Listed> {
-    let mut listed = Listed::default();
-    let out = &mut listed.weights;
+pub fn weights(model: &Model) -> Result<Vec<Weight>> {
+    let layers: Vec<Description> = model.layers().into_values().filter_map(|layer| layer.ok()).collect();
+    // Biases are weights of their own.
+    let read = layers.iter().flat_map(|l| l.tensors.iter().filter(|n| !n.ends_with(".bias")).chain(&l.unneeded));
+    let read: HashSet<String> = read.cloned().collect();
+    let mut mains: HashMap<String, Description> =
+        layers.into_iter().filter_map(|l| Some((l.tensors.first()?.clone(), l))).collect();
+    let mut out = Vec::new();
     for (name, tensor) in &model.tensors {
-        if is_servant(model, name) {
-            continue;
-        }
-        if is_buffer(name, tensor) {
-            listed.buffers.push(name.clone());
-            continue;
-        }
-        let main = [".weight_packed", ".weight.codes", ".qweight"].iter().find_map(|s| name.strip_suffix(s));
-        let module = main.or_else(|| name.strip_suffix(".weight"));
-        // No packed form holds F64: such a matrix is converted like any other tensor.
-        let quantized = main.is_some() || !(tensor.dtype.float().is_some() || tensor.dtype == DType::F64);
-        let weight = match module {
-            Some(module) if quantized || tensor.shape.len() == 2 && tensor.dtype != DType::F64 => {
-                let matrix = if quantized { model.linear(module)?.matrix } else { plain_matrix(model, name, tensor)? };
-                let float = match matrix.storage() {
-                    Storage::Float(ty, _) => Some(*ty),
-                    _ => None,
-                };
-                let shape = vec![matrix.rows(), matrix.cols()];
-                Weight {
-                    name: format!("{module}.weight"),
-                    shape,
-                    float,
-                    values: Values::Matrix(matrix),
-                    main: name.clone(),
-                    tied: false,
-                    role: Role::Other,
-                }
+        let weight = match mains.remove(name) {
+            Some(layer) => {
+                let module = layer.module.clone();
+                matrix(name, &module, model.open_layer(layer)?.matrix)
             }
-            _ => Weight {
-                name: name.clone(),
-                shape: tensor.shape.clone(),
-                float: tensor.dtype.float(),
-                values: Values::Tensor(tensor.clone()),
-                main: name.clone(),
-                tied: false,
-                role: Role::Other,
-            },
+            None if read.contains(name) || name == ROPE_FREQS || Model::is_buffer(name, tensor) => continue,
+            None => undescribed(model, name, tensor)?,
         };
         out.push(weight);
     }
-    assign_roles(out, model.config_json.as_ref());
+    assign_roles(&mut out, model.config_json.as_ref());
     if out.is_empty() {
         return Err(Error::Request(format!("{}: holds no tensors", model.path.display())));
     }
-    Ok(listed)
+    Ok(out)
 }
 
-/// A float matrix as stored. (A Linear's bias is not looked at: that of a Conv1D has another length.)
-fn plain_matrix(model: &Model, name: &str, tensor: &Tensor) -> Result<Matrix<Bytes>> {
-    let bad = |what: String| store::Error::tensor(&model.path, name, what);
-    let (&[rows, cols], Some(ty)) = (&tensor.shape[..], tensor.dtype.float()) else {
-        return Err(bad("is no float matrix".into()).into());
+/// A tensor of no layer that could be described: the error of the layer where it is the main tensor of one.
+fn undescribed(model: &Model, name: &str, tensor: &Tensor) -> Result<Weight> {
+    let main = [".weight_packed", ".weight.codes", ".qweight"].iter().find_map(|s| name.strip_suffix(s));
+    // No packed form holds F64: such a matrix is converted like any other tensor.
+    let wide = tensor.dtype == DType::F64;
+    let quantized = main.is_some() || !(tensor.dtype.float().is_some() || wide);
+    if let Some(module) = main.or_else(|| name.strip_suffix(".weight"))
+        && (quantized || tensor.shape.len() == 2 && !wide)
+    {
+        return Ok(matrix(name, module, model.linear(module)?.matrix));
+    }
+    Ok(Weight {
+        name: name.into(),
+        shape: tensor.shape.clone(),
+        float: tensor.dtype.float(),
+        values: Values::Tensor(tensor.clone()),
+        main: name.into(),
+        tied: false,
+        role: Role::Other,
+    })
+}
+
+fn matrix(main: &str, module: &str, matrix: Matrix<Bytes>) -> Weight {
+    let float = match matrix.storage() {
+        Storage::Float(ty, _) => Some(*ty),
+        _ => None,
     };
-    let storage = Storage::Float(ty, tensor.data.clone());
-    Ok(Matrix::new(rows, cols, storage, tensor.order).map_err(|e| bad(e.to_string()))?)
+    Weight {
+        name: format!("{module}.weight"),
+        shape: vec![matrix.rows(), matrix.cols()],
+        float,
+        values: Values::Matrix(matrix),
+        main: main.into(),
+        tied: false,
+        role: Role::Other,
+    }
 }
 
 fn assign_roles(weights: &mut [Weight], config: Option<&serde_json::Value>) {
@@ -205,24 +174,6 @@ fn assign_roles(weights: &mut [Weight], config: Option<&serde_json::Value>) {
     let roles = Roles::new(&stored, config);
     let found: Vec<Role> = stored.iter().map(|t| roles.of(t.name, t.shape)).collect();
     weights.iter_mut().zip(found).for_each(|(weight, role)| weight.role = role);
-}
-
-/// Buffers that older checkpoints store and every loader computes for itself: rotary
-/// frequencies, and causal masks, which have no feature dimension and so can't be biases.
-fn is_buffer(name: &str, tensor: &Tensor) -> bool {
-    let attention = [".attn", ".self_attn", ".attention", ".self_attention"];
-    let of_attention =
-        |last: &str| name.strip_suffix(last).is_some_and(|module| attention.iter().any(|a| module.ends_with(a)));
-    name.ends_with("rotary_emb.inv_freq")
-        || of_attention(".masked_bias")
-        || (of_attention(".bias") && tensor.shape.len() == 4)
-}
-
-fn is_servant(model: &Model, name: &str) -> bool {
-    SERVANTS.iter().any(|(suffix, mains)| {
-        name.strip_suffix(suffix)
-            .is_some_and(|base| mains.iter().any(|m| m.is_empty() || model.tensors.contains_key(&format!("{base}{m}"))))
-    })
 }
 
 /// The float type that most of the model's matrices have; F32 when they are F64, F16 when none has any.

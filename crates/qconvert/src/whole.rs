@@ -163,6 +163,13 @@ fn unasked(model: &Model, config: &Config, weights: &[Weight]) -> Vec<String> {
             counted(biases.len(), "stored bias vector")
         ));
     }
+    let others: Vec<&str> = model.unused(config).into_iter().filter(|n| !beyond.contains(n)).collect();
+    if let [first, ..] = others[..] {
+        warnings.push(format!(
+            "{} that no part of the model uses (the first is {first}): qeval and llama.cpp refuse a model with such",
+            counted(others.len(), "tensor")
+        ));
+    }
     warnings
 }
 

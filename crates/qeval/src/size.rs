@@ -1,13 +1,14 @@
 //! What an artifact weighs, and how far its weights are from the reference's.
 
 use crate::{Error, Result};
+use indexmap::IndexMap;
 use rayon::prelude::*;
 use schemes::measure::WeightError;
-use schemes::{FloatType, Matrix, Nf4Absmax, Scheme, Storage};
+use schemes::{FloatType, Matrix, Scheme};
 use serde::Serialize;
 use std::collections::BTreeSet;
 use std::path::Path;
-use store::{Bytes, Model};
+use store::{Bytes, Description, Model};
 
 /// The metadata key of the scheme that qconvert was asked for.
 const SCHEME_KEY: &str = "qconvert.scheme";
@@ -46,65 +47,31 @@ pub struct Errors {
     pub matrices: usize,
 }
 
-/// A model's linear layers with their schemes.
-struct Layers {
-    layers: Vec<Layer>,
+/// Bits of codes and scales of a layer, as its scheme counts them whatever the layout.
+fn bits(layer: &Description) -> f64 {
+    let scale = layer.scale_type.unwrap_or(FloatType::F16);
+    let bits = scheme_bits(&layer.scheme, (layer.rows, layer.cols), layer.outlier_columns(), scale);
+    bits.unwrap_or(8.0 * layer.packed_bytes as f64)
 }
 
-struct Layer {
-    module: String,
-    scheme: String,
-    matrix: Matrix<Bytes>,
+/// Bits of codes and scales under a scheme's name; none for names that are no scheme's.
+fn scheme_bits(name: &str, (rows, cols): (usize, usize), outlier_columns: usize, scale: FloatType) -> Option<f64> {
+    let scheme = name.parse().or_else(|_| format!("ggml-{name}").parse::<Scheme>()).ok()?;
+    Some(scheme.total_bits(rows, cols, outlier_columns, scale))
 }
 
-impl Layer {
-    fn weights(&self) -> usize {
-        self.matrix.rows() * self.matrix.cols()
-    }
-
-    fn is_quantized(&self) -> bool {
-        !matches!(self.matrix.storage(), Storage::Float(..))
-    }
-
-    /// Bits of codes and scales, as the scheme counts them whatever the layout.
-    fn bits(&self) -> f64 {
-        let scheme = self.scheme.parse().or_else(|_| format!("ggml-{}", self.scheme).parse::<Scheme>());
-        let (scale, columns) = match self.matrix.storage() {
-            Storage::Int(int) => (int.scales.ty, 0),
-            Storage::Affine(affine) => (affine.int.scales.ty, 0),
-            Storage::Float8(float) => (float.scales.ty, 0),
-            Storage::Nf4(n) => match &n.absmax {
-                Nf4Absmax::Plain(scales) => (scales.ty, 0),
-                Nf4Absmax::Nested { .. } => (FloatType::F32, 0),
-            },
-            Storage::Outlier(o) => (o.inner.scales.ty, o.columns.len()),
-            Storage::Float(..) | Storage::Ggml(..) => (FloatType::F16, 0),
-        };
-        match scheme {
-            Ok(scheme) => scheme.total_bits(self.matrix.rows(), self.matrix.cols(), columns, scale),
-            Err(_) => 8.0 * self.matrix.packed_bytes() as f64,
-        }
-    }
+/// The linear layers of a model, described.
+fn layers(model: &Model) -> Result<Vec<Description>> {
+    Ok(model.layers().into_values().collect::<Result<_, _>>()?)
 }
 
-impl Layers {
-    fn of(model: &Model) -> Result<Self> {
-        let mut layers = Vec::new();
-        for (module, scheme) in model.declared_schemes() {
-            let matrix = model.linear(&module)?.matrix;
-            layers.push(Layer { module, scheme, matrix });
-        }
-        Ok(Layers { layers })
+/// The quantized layers; without any, the projections of the blocks.
+fn of_interest(layers: &[Description]) -> Vec<&Description> {
+    let quantized: Vec<&Description> = layers.iter().filter(|l| l.is_quantized()).collect();
+    if !quantized.is_empty() {
+        return quantized;
     }
-
-    /// The quantized layers; without any, the projections of the blocks.
-    fn of_interest(&self) -> Vec<&Layer> {
-        let quantized: Vec<&Layer> = self.layers.iter().filter(|l| l.is_quantized()).collect();
-        if !quantized.is_empty() {
-            return quantized;
-        }
-        self.layers.iter().filter(|l| l.module.starts_with(BLOCKS)).collect()
-    }
+    layers.iter().filter(|l| l.module.starts_with(BLOCKS)).collect()
 }
 
 /// Sizes of a model.
@@ -112,17 +79,17 @@ impl Layers {
 /// # Errors
 /// When a layer's layout is not understood or a file has gone.
 pub fn size(model: &Model) -> Result<Size> {
-    let layers = Layers::of(model)?;
-    let interest = layers.of_interest();
+    let layers = layers(model)?;
+    let interest = of_interest(&layers);
     let weights: usize = interest.iter().map(|l| l.weights()).sum();
-    let bits: f64 = interest.iter().map(|l| l.bits()).sum();
+    let bits: f64 = interest.iter().map(|l| bits(l)).sum();
     let bytes = bytes_on_disk(model)?;
     let vectors = model
         .tensors
         .iter()
         .filter(|(name, t)| t.shape.len() == 1 && (name.ends_with(".weight") || name.ends_with(".bias")));
     let vectors: usize = vectors.map(|(_, t)| t.shape.iter().product::<usize>()).sum();
-    let parameters = (layers.layers.iter().map(Layer::weights).sum::<usize>() + vectors) as u64;
+    let parameters = (layers.iter().map(Description::weights).sum::<usize>() + vectors) as u64;
     Ok(Size {
         scheme: label(model, &interest),
         bytes,
@@ -132,7 +99,7 @@ pub fn size(model: &Model) -> Result<Size> {
     })
 }
 
-fn label(model: &Model, interest: &[&Layer]) -> String {
+fn label(model: &Model, interest: &[&Description]) -> String {
     if let Some(scheme) = model.metadata.get(SCHEME_KEY) {
         return scheme.clone();
     }
@@ -158,16 +125,17 @@ const ROWS: usize = 32;
 /// # Errors
 /// When a layer's layout is not understood.
 pub fn errors(reference: &Model, artifact: &Model) -> Result<Result<Errors, String>> {
-    let layers = Layers::of(artifact)?;
-    let interest = layers.of_interest();
+    let (own, theirs) = (layers(artifact)?, reference.layers());
+    let interest = of_interest(&own);
     // All shapes are looked at before any weight is decoded.
-    let sources = match sources(reference, artifact, &interest)? {
-        Ok(sources) => sources,
-        Err(reason) => return Ok(Err(reason)),
-    };
+    if let Some(reason) = difference(&own, &theirs, &interest) {
+        return Ok(Err(reason));
+    }
     let (mut pooled, mut sum, mut worst) = (WeightError::default(), 0.0, None::<(f64, String)>);
-    for (layer, source) in interest.iter().zip(&sources) {
-        let error = matrix_error(source, &layer.matrix);
+    for layer in &interest {
+        // One layer of each is open at a time: some layouts are repacked for it.
+        let source = reference.linear(&layer.module)?.matrix;
+        let error = matrix_error(&source, &artifact.open_layer((*layer).clone())?.matrix);
         pooled.merge(&error);
         sum += error.relative();
         if worst.as_ref().is_none_or(|w| error.relative() > w.0) {
@@ -179,33 +147,33 @@ pub fn errors(reference: &Model, artifact: &Model) -> Result<Result<Errors, Stri
     Ok(Ok(Errors { mean: sum / matrices as f64, worst, worst_module, pooled: pooled.relative(), matrices }))
 }
 
-/// The reference's matrices for these layers; or why the two models are not of the same shape.
-fn sources(reference: &Model, artifact: &Model, layers: &[&Layer]) -> Result<Result<Vec<Matrix<Bytes>>, String>> {
-    let (own, theirs) = (blocks(artifact), blocks(reference));
-    if own.len() != theirs.len() {
-        return Ok(Err(format!("it has {} linear layers in its blocks, the reference {}", own.len(), theirs.len())));
+/// Why two models are not of the same shape, if so.
+fn difference(
+    own: &[Description],
+    theirs: &IndexMap<String, store::Result<Description>>,
+    layers: &[&Description],
+) -> Option<String> {
+    let own = blocks(own.iter().map(|l| l.module.as_str()));
+    let reference = blocks(theirs.keys().map(String::as_str));
+    if own.len() != reference.len() {
+        let (own, reference) = (own.len(), reference.len());
+        return Some(format!("it has {own} linear layers in its blocks, the reference {reference}"));
     }
-    if let Some(module) = own.symmetric_difference(&theirs).next() {
+    if let Some(module) = own.symmetric_difference(&reference).next() {
         let (lacks, has) = if own.contains(module) { ("the reference", "it") } else { ("it", "the reference") };
-        return Ok(Err(format!("{lacks} has no {module}, {has} has one")));
+        return Some(format!("{lacks} has no {module}, {has} has one"));
     }
-    let mut out = Vec::with_capacity(layers.len());
-    for layer in layers {
-        let module = &layer.module;
-        let source = reference.linear(module)?.matrix;
-        let (rows, cols) = (source.rows(), source.cols());
-        if (rows, cols) != (layer.matrix.rows(), layer.matrix.cols()) {
-            let found = format!("{module} is [{}, {}]", layer.matrix.rows(), layer.matrix.cols());
-            return Ok(Err(format!("{found}, the reference's [{rows}, {cols}]")));
-        }
-        out.push(source);
-    }
-    Ok(Ok(out))
+    layers.iter().find_map(|layer| {
+        let Some(Ok(source)) = theirs.get(&layer.module) else { return None };
+        let differs = (source.rows, source.cols) != (layer.rows, layer.cols);
+        let found = || format!("{} is [{}, {}]", layer.module, layer.rows, layer.cols);
+        differs.then(|| format!("{}, the reference's [{}, {}]", found(), source.rows, source.cols))
+    })
 }
 
 /// Names of the linear layers of a model's blocks.
-fn blocks(model: &Model) -> BTreeSet<String> {
-    model.declared_schemes().into_keys().filter(|module| module.starts_with(BLOCKS)).collect()
+fn blocks<'a>(modules: impl Iterator<Item = &'a str>) -> BTreeSet<&'a str> {
+    modules.filter(|module| module.starts_with(BLOCKS)).collect()
 }
 
 fn matrix_error(source: &Matrix<Bytes>, artifact: &Matrix<Bytes>) -> WeightError {
@@ -234,7 +202,7 @@ fn matrix_error(source: &Matrix<Bytes>, artifact: &Matrix<Bytes>) -> WeightError
 #[cfg(test)]
 mod tests {
     use super::*;
-    use schemes::RowOrder;
+    use schemes::{RowOrder, Storage};
 
     fn matrix(values: &[f32], cols: usize) -> Matrix<Bytes> {
         let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
@@ -253,12 +221,11 @@ mod tests {
 
     #[test]
     fn bits_are_the_schemes_whatever_the_layout() {
-        let layer =
-            |scheme: &str| Layer { module: "m".into(), scheme: scheme.into(), matrix: matrix(&[0.0; 512], 256) };
-        assert_eq!(layer("int8-row").bits(), 8.0 * 512.0 + 2.0 * 16.0);
-        assert_eq!(layer("f32").bits(), 32.0 * 512.0);
+        let bits = |scheme: &str| scheme_bits(scheme, (2, 256), 0, FloatType::F16);
+        assert_eq!(bits("int8-row"), Some(8.0 * 512.0 + 2.0 * 16.0));
+        assert_eq!(bits("f32"), Some(32.0 * 512.0));
         // q8_0 blocks of 32 with an f16 scale.
-        assert_eq!(layer("q8_0").bits(), 8.5 * 512.0);
-        assert_eq!(layer("something else").bits(), 32.0 * 512.0);
+        assert_eq!(bits("q8_0"), Some(8.5 * 512.0));
+        assert_eq!(bits("something else"), None);
     }
 }

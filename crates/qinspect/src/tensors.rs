@@ -178,21 +178,22 @@ fn type_totals(tensors: &[TensorInfo]) -> Vec<Total> {
     finish(by_type.into_values().collect())
 }
 
-/// By scheme; and the error of the first layer whose layout is not understood. One layer is open at a time.
+/// By scheme; and the error of the first layer whose layout is not understood.
 fn scheme_totals(
     model: &Model,
     declared: &IndexMap<String, String>,
     tensors: &[TensorInfo],
 ) -> (Vec<Total>, Option<store::Error>) {
     let mut by_scheme: IndexMap<&str, Total> = IndexMap::new();
-    let mut broken = None;
+    let (mut broken, mut layers) = (None, model.layers());
     for (module, scheme) in declared {
         let total = by_scheme.entry(scheme).or_insert_with(|| empty(scheme));
         total.count += 1;
-        match model.linear(module) {
-            Ok(l) => total.elements += (l.matrix.rows() * l.matrix.cols()) as u64,
-            // It has no known number of weights.
-            Err(e) => broken = broken.or(Some(e)),
+        match layers.swap_remove(module) {
+            Some(Ok(layer)) => total.elements += layer.weights() as u64,
+            // Its number of weights is not known.
+            Some(Err(e)) => broken = broken.or(Some(e)),
+            None => {}
         }
     }
     for tensor in tensors {

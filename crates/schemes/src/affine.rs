@@ -17,9 +17,10 @@ pub struct AffineStorage<B> {
 impl<B: AsRef<[u8]>> AffineStorage<B> {
     /// What does not fit, if anything: `rows x cols` codes are checked elsewhere.
     pub(crate) fn fault(&self, rows: usize, cols: usize) -> Option<String> {
-        let count = self.int.grouping.count(rows, cols);
-        if self.zeros.len() != count {
-            return Some(format!("{} zero points for {count} scales", self.zeros.len()));
+        match self.int.grouping.checked_count(rows, cols) {
+            Some(count) if count == self.zeros.len() => {}
+            Some(count) => return Some(format!("{} zero points for {count} scales", self.zeros.len())),
+            None => return Some("too many zero points".into()),
         }
         let groups = self.groups.as_ref()?;
         let per_row = self.int.grouping.per_row(cols);

@@ -28,7 +28,7 @@ pub use float8::{Float8Storage, e4m3};
 pub use ggml::GgmlType;
 pub use matrix::{
     DECODE_ALIGN, INV_127, IntStorage, Matrix, Nf4Absmax, Nf4Storage, OutlierStorage, RowOrder, ScaleArray, ScaleUse,
-    Storage,
+    ScaledStorage, Storage,
 };
 pub use pack::Packing;
 pub use scheme::{Activation, Bits, Grouping, Scheme};

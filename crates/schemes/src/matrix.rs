@@ -161,6 +161,19 @@ pub enum Storage<B> {
     Nf4(Nf4Storage<B>),
     /// int8 with f16 outlier columns.
     Outlier(OutlierStorage<B>),
+    /// Any of the others, its weights multiplied by further factors.
+    Scaled(ScaledStorage<B>),
+}
+
+/// Weights with factors beside those of their own form: `w = decoded * factor * columns[column]`.
+#[derive(Debug, Clone)]
+pub struct ScaledStorage<B> {
+    /// The weights before the factors; not itself [`Storage::Scaled`].
+    pub inner: Box<Storage<B>>,
+    /// One factor for all weights (the second scale of NVFP4 in GGUF).
+    pub factor: f32,
+    /// One factor for each column (`pre_quant_scale`).
+    pub columns: Option<Vec<f32>>,
 }
 
 /// A matrix `[rows, cols]` = `[out, in]` in packed form over bytes of type `B`
@@ -184,48 +197,66 @@ impl<B: AsRef<[u8]>> Matrix<B> {
     pub fn new(rows: usize, cols: usize, storage: Storage<B>, order: RowOrder) -> Result<Self, Error> {
         let matrix = Matrix { rows, cols, order, storage };
         matrix.check_order()?;
-        match &matrix.storage {
+        // Positions inside the matrix are computed as products of its sides.
+        if rows.checked_mul(cols).is_none() {
+            return Err(matrix.shape("a matrix".into(), "it has too many weights".into()));
+        }
+        matrix.check_storage(&matrix.storage)?;
+        Ok(matrix)
+    }
+
+    fn check_storage(&self, storage: &Storage<B>) -> Result<(), Error> {
+        let (rows, cols) = (self.rows, self.cols);
+        match storage {
             Storage::Float(ty, data) => {
-                matrix.check("weights", data, rows.checked_mul(cols).and_then(|n| n.checked_mul(ty.size())))?
+                self.check("weights", data, rows.checked_mul(cols).and_then(|n| n.checked_mul(ty.size())))
             }
             Storage::Ggml(ty, data) => {
                 if !ty.is_decodable() {
                     return Err(Error::UnsupportedGgml(ty.to_string()));
                 }
                 let row = ty.row_bytes(cols).ok_or_else(|| {
-                    matrix.shape(ty.to_string(), format!("rows must be multiples of {}", ty.block_len()))
+                    self.shape(ty.to_string(), format!("rows must be multiples of {}", ty.block_len()))
                 })?;
-                matrix.check("blocks", data, rows.checked_mul(row))?;
+                self.check("blocks", data, rows.checked_mul(row))
             }
-            Storage::Int(int) => matrix.check_int(int, cols)?,
+            Storage::Int(int) => self.check_int(int, cols),
             Storage::Affine(affine) => {
-                matrix.check_int(&affine.int, cols)?;
-                if let Some(fault) = affine.fault(rows, cols) {
-                    return Err(matrix.shape("integer codes with zero points".into(), fault));
+                self.check_int(&affine.int, cols)?;
+                match affine.fault(rows, cols) {
+                    Some(fault) => Err(self.shape("integer codes with zero points".into(), fault)),
+                    None => Ok(()),
                 }
             }
             Storage::Float8(f) => {
                 if f.block.0 == 0 || f.block.1 == 0 {
-                    return Err(matrix.shape("8-bit floats".into(), "the block is empty".into()));
+                    return Err(self.shape("8-bit floats".into(), "the block is empty".into()));
                 }
-                matrix.check("codes", &f.codes, rows.checked_mul(cols))?;
+                self.check("codes", &f.codes, rows.checked_mul(cols))?;
                 let (down, across) = f.blocks(rows, cols);
                 let bytes = down.checked_mul(across).and_then(|n| n.checked_mul(f.scales.ty.size()));
-                matrix.check("scales", &f.scales.data, bytes)?;
+                self.check("scales", &f.scales.data, bytes)
             }
-            Storage::Nf4(nf4) => matrix.check_nf4(nf4)?,
+            Storage::Nf4(nf4) => self.check_nf4(nf4),
             Storage::Outlier(o) => {
                 let ascending = o.columns.windows(2).all(|w| w[0] < w[1]);
                 if !ascending || o.columns.last().is_some_and(|&c| c as usize >= cols) {
-                    return Err(
-                        matrix.shape("int8-outlier".into(), "outlier columns must ascend and lie inside".into())
-                    );
+                    return Err(self.shape("int8-outlier".into(), "outlier columns must ascend and lie inside".into()));
                 }
-                matrix.check("outlier columns", &o.outliers, rows.checked_mul(2 * o.columns.len()))?;
-                matrix.check_int(&o.inner, cols - o.columns.len())?;
+                let bytes = o.columns.len().checked_mul(2).and_then(|row| row.checked_mul(rows));
+                self.check("outlier columns", &o.outliers, bytes)?;
+                self.check_int(&o.inner, cols - o.columns.len())
+            }
+            Storage::Scaled(s) => {
+                if matches!(*s.inner, Storage::Scaled(_)) {
+                    return Err(self.shape("scaled weights".into(), "they are scaled twice".into()));
+                }
+                if let Some(found) = s.columns.as_ref().map(Vec::len).filter(|n| *n != cols) {
+                    return Err(self.shape("scaled weights".into(), format!("{found} factors for the columns")));
+                }
+                self.check_storage(&s.inner)
             }
         }
-        Ok(matrix)
     }
 
     /// Output features.
@@ -243,6 +274,11 @@ impl<B: AsRef<[u8]>> Matrix<B> {
         &self.storage
     }
 
+    /// Gives up the packed form.
+    pub fn into_storage(self) -> Storage<B> {
+        self.storage
+    }
+
     /// How rows are ordered in the packed form.
     pub fn order(&self) -> RowOrder {
         self.order
@@ -250,26 +286,7 @@ impl<B: AsRef<[u8]>> Matrix<B> {
 
     /// Bytes of codes and scales.
     pub fn packed_bytes(&self) -> usize {
-        let len = |b: &B| b.as_ref().len();
-        match &self.storage {
-            Storage::Float(_, b) | Storage::Ggml(_, b) => len(b),
-            Storage::Int(i) => len(&i.codes) + len(&i.scales.data),
-            Storage::Affine(a) => {
-                let order = a.groups.as_ref().map_or(0, |g| 4 * g.len());
-                len(&a.int.codes) + len(&a.int.scales.data) + 2 * a.zeros.len() + order
-            }
-            Storage::Float8(f) => len(&f.codes) + len(&f.scales.data),
-            Storage::Nf4(n) => {
-                len(&n.codes)
-                    + match &n.absmax {
-                        Nf4Absmax::Plain(s) => len(&s.data),
-                        Nf4Absmax::Nested { codes, nested, .. } => len(codes) + len(nested),
-                    }
-            }
-            Storage::Outlier(o) => {
-                len(&o.inner.codes) + len(&o.inner.scales.data) + len(&o.outliers) + 4 * o.columns.len()
-            }
-        }
+        self.storage.packed_bytes()
     }
 
     /// Decodes natural row `row` into `out`, whose length is [`Matrix::cols`].
@@ -291,23 +308,7 @@ impl<B: AsRef<[u8]>> Matrix<B> {
             self.cols
         );
         debug_assert!(start.is_multiple_of(DECODE_ALIGN) && (end.is_multiple_of(DECODE_ALIGN) || end == self.cols));
-        let row = self.order.stored(row);
-        match &self.storage {
-            Storage::Float(ty, data) => {
-                let at = (row * self.cols + start) * ty.size();
-                decode_floats(*ty, &data.as_ref()[at..], out);
-            }
-            Storage::Ggml(ty, data) => {
-                let width = self.cols / ty.block_len() * ty.block_bytes();
-                let at = row * width + start / ty.block_len() * ty.block_bytes();
-                ggml::decode(*ty, &data.as_ref()[at..at + out.len() / ty.block_len() * ty.block_bytes()], out);
-            }
-            Storage::Int(int) => int.decode(row, start, self.cols, out),
-            Storage::Affine(a) => a.decode(row, start, self.cols, out),
-            Storage::Float8(f) => f.decode(row, start, self.cols, out),
-            Storage::Nf4(n) => n.decode(row * self.cols + start, out),
-            Storage::Outlier(o) => o.decode(row, start, self.cols, out),
-        }
+        self.storage.decode(self.order.stored(row), start, self.cols, out);
     }
 
     /// The whole matrix, row by row in natural order. For small matrices and tests.
@@ -356,7 +357,8 @@ impl<B: AsRef<[u8]>> Matrix<B> {
             return Err(self.shape("integer codes".into(), format!("{} bytes a row", int.row_bytes)));
         }
         self.check("codes", &int.codes, self.rows.checked_mul(int.row_bytes))?;
-        self.check("scales", &int.scales.data, int.grouping.count(self.rows, cols).checked_mul(int.scales.ty.size()))
+        let scales = int.grouping.checked_count(self.rows, cols).and_then(|n| n.checked_mul(int.scales.ty.size()));
+        self.check("scales", &int.scales.data, scales)
     }
 
     fn check_nf4(&self, n: &Nf4Storage<B>) -> Result<(), Error> {
@@ -370,7 +372,61 @@ impl<B: AsRef<[u8]>> Matrix<B> {
             Nf4Absmax::Plain(s) => self.check("absmax", &s.data, blocks.and_then(|b| b.checked_mul(s.ty.size()))),
             Nf4Absmax::Nested { codes, nested, .. } => {
                 self.check("absmax", codes, blocks)?;
-                self.check("nested absmax", nested, blocks.map(|b| b.div_ceil(nf4::NESTED_BLOCK) * 4))
+                self.check("nested absmax", nested, blocks.and_then(|b| b.div_ceil(nf4::NESTED_BLOCK).checked_mul(4)))
+            }
+        }
+    }
+}
+
+impl<B: AsRef<[u8]>> Storage<B> {
+    /// Bytes of codes and scales.
+    pub fn packed_bytes(&self) -> usize {
+        let len = |b: &B| b.as_ref().len();
+        match self {
+            Storage::Float(_, b) | Storage::Ggml(_, b) => len(b),
+            Storage::Int(i) => len(&i.codes) + len(&i.scales.data),
+            Storage::Affine(a) => {
+                let order = a.groups.as_ref().map_or(0, |g| 4 * g.len());
+                len(&a.int.codes) + len(&a.int.scales.data) + 2 * a.zeros.len() + order
+            }
+            Storage::Float8(f) => len(&f.codes) + len(&f.scales.data),
+            Storage::Nf4(n) => {
+                len(&n.codes)
+                    + match &n.absmax {
+                        Nf4Absmax::Plain(s) => len(&s.data),
+                        Nf4Absmax::Nested { codes, nested, .. } => len(codes) + len(nested),
+                    }
+            }
+            Storage::Outlier(o) => {
+                len(&o.inner.codes) + len(&o.inner.scales.data) + len(&o.outliers) + 4 * o.columns.len()
+            }
+            Storage::Scaled(s) => s.inner.packed_bytes() + 4 + s.columns.as_ref().map_or(0, |c| 4 * c.len()),
+        }
+    }
+
+    /// Decodes columns `start..` of stored row `row` of a matrix with `cols` columns.
+    fn decode(&self, row: usize, start: usize, cols: usize, out: &mut [f32]) {
+        match self {
+            Storage::Float(ty, data) => {
+                let at = (row * cols + start) * ty.size();
+                decode_floats(*ty, &data.as_ref()[at..], out);
+            }
+            Storage::Ggml(ty, data) => {
+                let width = cols / ty.block_len() * ty.block_bytes();
+                let at = row * width + start / ty.block_len() * ty.block_bytes();
+                ggml::decode(*ty, &data.as_ref()[at..at + out.len() / ty.block_len() * ty.block_bytes()], out);
+            }
+            Storage::Int(int) => int.decode(row, start, cols, out),
+            Storage::Affine(a) => a.decode(row, start, cols, out),
+            Storage::Float8(f) => f.decode(row, start, cols, out),
+            Storage::Nf4(n) => n.decode(row * cols + start, out),
+            Storage::Outlier(o) => o.decode(row, start, cols, out),
+            Storage::Scaled(s) => {
+                s.inner.decode(row, start, cols, out);
+                out.iter_mut().for_each(|v| *v *= s.factor);
+                if let Some(columns) = &s.columns {
+                    out.iter_mut().zip(&columns[start..]).for_each(|(v, c)| *v *= c);
+                }
             }
         }
     }
@@ -487,5 +543,27 @@ mod tests {
         ));
         let huge = Storage::Float(FloatType::F32, vec![0u8; 4]);
         assert!(Matrix::new(usize::MAX, 2, huge, RowOrder::Natural).is_err());
+        // Products of sides that do not fit a word are errors, not panics.
+        let data = || ScaleArray { ty: FloatType::F32, usage: ScaleUse::Multiply, data: vec![0u8; 4] };
+        for grouping in [Grouping::Group(1), Grouping::Row, Grouping::Tensor] {
+            let int =
+                IntStorage { packing: Packing::I8, row_bytes: 1 << 40, codes: vec![0u8; 4], grouping, scales: data() };
+            assert!(Matrix::new(1 << 40, 1 << 40, Storage::Int(int), RowOrder::Natural).is_err());
+        }
+        let nf4 =
+            Nf4Storage { codes: vec![0u8; 4], block: 1, absmax: Nf4Absmax::Plain(data()), levels: crate::nf4::LEVELS };
+        assert!(Matrix::new(1 << 40, 1 << 40, Storage::Nf4(nf4), RowOrder::Natural).is_err());
+    }
+
+    #[test]
+    fn factors_beside_a_form() {
+        let values: Vec<u8> = [1f32, 2.0, 3.0, 4.0].iter().flat_map(|v| v.to_le_bytes()).collect();
+        let scaled = |columns: Option<Vec<f32>>| {
+            let inner = Box::new(Storage::Float(FloatType::F32, values.clone()));
+            Matrix::new(2, 2, Storage::Scaled(ScaledStorage { inner, factor: 0.5, columns }), RowOrder::Natural)
+        };
+        assert_eq!(scaled(None).expect("fits").decode_all(), [0.5, 1.0, 1.5, 2.0]);
+        assert_eq!(scaled(Some(vec![2.0, 10.0])).expect("fits").decode_all(), [1.0, 10.0, 3.0, 20.0]);
+        assert!(scaled(Some(vec![1.0])).is_err());
     }
 }

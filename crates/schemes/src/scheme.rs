@@ -51,6 +51,15 @@ impl Grouping {
         }
     }
 
+    /// Scales of a whole matrix; none when their number does not fit this machine, or groups are empty.
+    pub fn checked_count(self, rows: usize, cols: usize) -> Option<usize> {
+        match self {
+            Grouping::Tensor => Some(1),
+            Grouping::Group(0) => None,
+            _ => rows.checked_mul(self.per_row(cols)),
+        }
+    }
+
     /// Scales of a whole matrix.
     pub fn count(self, rows: usize, cols: usize) -> usize {
         match self {

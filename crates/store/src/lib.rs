@@ -19,11 +19,13 @@ pub mod safetensors;
 #[cfg(test)]
 mod testing;
 mod text;
+mod unused;
 
 pub use bytes::Bytes;
 pub use config::{Config, Family, MAX_SIZE, RopeScaling};
 pub use dtype::DType;
 pub use error::{Error, Result};
+pub use layouts::{Description, Layout};
 pub use model::{Container, Linear, Model, SideFile, Tensor, combined_blake3, open};
 pub use progress::{Progress, Silent, Unit};
 pub use text::TextTokenizer;

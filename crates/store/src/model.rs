@@ -1,8 +1,8 @@
 //! A model opened from any container, its tensors under Hugging Face names.
 
 use crate::{
-    Bytes, Config, DType, Error, Result, RopeScaling, TextTokenizer, config, gguf, hf, json::shown, layouts,
-    safetensors,
+    Bytes, Config, DType, Description, Error, Family, Result, RopeScaling, TextTokenizer, config, gguf, hf,
+    json::shown, layouts, safetensors, unused::ROPE_FREQS,
 };
 use indexmap::IndexMap;
 use schemes::{Activation, Matrix, RowOrder};
@@ -104,9 +104,6 @@ pub struct Model {
 /// The embedding's module.
 const EMBEDDING: &str = "model.embed_tokens";
 
-/// The rotary factors that llama.cpp's converter writes for Llama 3.1.
-const ROPE_FREQS: &str = "rope_freqs.weight";
-
 /// Opens a HF directory, a .safetensors file, a GGUF file (of several parts the first), or a folder
 /// with one GGUF model and no other.
 ///
@@ -204,14 +201,14 @@ impl Model {
             Error::malformed(&self.path, "has no config.json: give a folder that holds one beside the weights")
         })?;
         let mut config = config::parse(&path, json)?;
-        if let Some((rows, cols)) = layouts::shape(self, EMBEDDING)? {
+        if let Some((rows, cols)) = self.shape(EMBEDDING)? {
             if cols != config.hidden_size {
                 let what = format!("[{rows}, {cols}] does not suit hidden_size {}", config.hidden_size);
                 return Err(Error::tensor(&self.path, format!("{EMBEDDING}.weight"), what));
             }
             config.vocab_size = rows;
         }
-        if let Some((rows, _)) = layouts::shape(self, "lm_head")? {
+        if let Some((rows, _)) = self.shape("lm_head")? {
             if rows != config.vocab_size {
                 let what = format!("has {rows} rows, the embedding {}", config.vocab_size);
                 return Err(Error::tensor(&self.path, "lm_head.weight", what));
@@ -274,13 +271,35 @@ impl Model {
         layouts::linear(self, if tied { EMBEDDING } else { module })
     }
 
+    /// Describes the linear layer of `module`, whatever the layout; none when it isn't there. The layer isn't opened.
+    ///
+    /// # Errors
+    /// As [`Model::linear`].
+    pub fn describe(&self, module: &str) -> Result<Option<Description>> {
+        layouts::Gate::new(self).describe(module)
+    }
+
+    /// Describes all linear layers (the embedding among them), by module, with the schemes that the artifact declares.
+    /// For a layer that can't be described there is the error.
+    pub fn layers(&self) -> IndexMap<String, Result<Description>> {
+        layouts::layers(self)
+    }
+
+    /// Opens a layer of this model that has been described.
+    ///
+    /// # Errors
+    /// When its tensors are no longer as they were described.
+    pub fn open_layer(&self, description: Description) -> Result<Linear> {
+        layouts::open(self, description)
+    }
+
     /// Rows and columns of the linear layer of `module`, whatever the layout; none when it isn't there. The layer
     /// isn't opened.
     ///
     /// # Errors
-    /// When the tensors or entries that say so are missing or malformed.
+    /// As [`Model::linear`].
     pub fn shape(&self, module: &str) -> Result<Option<(usize, usize)>> {
-        layouts::shape(self, module)
+        Ok(self.describe(module)?.map(|d| (d.rows, d.cols)))
     }
 
     /// A small dense tensor (a norm, a bias) as f32; none when it isn't there.
@@ -318,6 +337,10 @@ impl Model {
 
     /// Explicit rotary factors of a GGUF file.
     fn rope_factors(&self, config: &mut Config) -> Result<()> {
+        // Models of other families have no use for them, in llama.cpp too.
+        if config.family != Family::Llama {
+            return Ok(());
+        }
         let Some(factors) = self.dense(ROPE_FREQS)? else { return Ok(()) };
         let bad = |what: String| Err(Error::tensor(&self.path, ROPE_FREQS, what));
         if factors.len() != config.head_dim / 2 {
@@ -361,6 +384,7 @@ impl Model {
     /// What the user should know of the model as a whole.
     fn notes(&self) -> Vec<String> {
         let mut notes = layouts::notes(self);
+        notes.extend(self.needless_notes());
         let Some(json) = &self.config_json else { return notes };
         if json.get("tie_word_embeddings").and_then(|v| v.as_bool()) == Some(true) && self.head_differs() {
             notes.push(
@@ -369,7 +393,7 @@ impl Model {
             );
         }
         let said = json.get("vocab_size").and_then(|v| v.as_u64());
-        if let (Some(said), Ok(Some((rows, _)))) = (said, layouts::shape(self, EMBEDDING))
+        if let (Some(said), Ok(Some((rows, _)))) = (said, self.shape(EMBEDDING))
             && said != rows as u64
         {
             notes.push(format!(

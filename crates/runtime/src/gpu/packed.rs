@@ -185,7 +185,7 @@ fn stored(matrix: &Matrix<Bytes>) -> Option<Vec<Part>> {
                 _ => vec![inner(Some(kept))?, outliers(Some(o.columns.clone()))],
             }
         }
-        Storage::Affine(_) | Storage::Float8(_) => return None,
+        Storage::Affine(_) | Storage::Float8(_) | Storage::Scaled(_) => return None,
     })
 }
 

@@ -47,7 +47,12 @@ pub enum Rounding {
 impl Math {
     /// How it rounds the input of a layer; none where it does as the layer's scheme says.
     pub fn rounding(self, layer: &Linear) -> Option<Rounding> {
-        match (self, layer.matrix.storage()) {
+        let storage = match (self, layer.matrix.storage()) {
+            // llama.cpp scales the product, not the weights.
+            (Math::LlamaCpp, Storage::Scaled(scaled)) => &*scaled.inner,
+            (_, storage) => storage,
+        };
+        match (self, storage) {
             (Math::LlamaCpp, Storage::Float(FloatType::F32, _)) => None,
             (Math::LlamaCpp, Storage::Float(ty, _)) => Some(Rounding::To(*ty)),
             (Math::LlamaCpp, Storage::Ggml(ty, _)) => Some(ggml(*ty)),

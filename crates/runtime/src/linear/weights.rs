@@ -71,7 +71,7 @@ impl Weights<'_> {
                     Storage::Affine(affine) => &affine.int.codes,
                     Storage::Float8(float) => &float.codes,
                     Storage::Nf4(n) => &n.codes,
-                    Storage::Outlier(_) => return None,
+                    Storage::Outlier(_) | Storage::Scaled(_) => return None,
                 };
                 Some((data, data.len() / m.rows().max(1)))
             }

@@ -96,6 +96,7 @@ fn form(storage: &Storage<Bytes>) -> String {
         Storage::Float8(_) => "8-bit floats".into(),
         Storage::Nf4(_) => "nf4".into(),
         Storage::Outlier(o) => format!("int8 with {} outlier columns", o.columns.len()),
+        Storage::Scaled(_) => "scaled".into(),
     }
 }
 

@@ -114,7 +114,7 @@ impl Transformer {
     /// Takes a model's weights; they stay views into its files, or packed as they are go to a GPU.
     ///
     /// # Errors
-    /// What [`store::Model`] says of its tensors, or [`Error::Missing`], [`Error::Shape`]; on a GPU
+    /// What [`store::Model`] says of its tensors (a tensor that the model has no use for among them), or [`Error::Missing`], [`Error::Shape`]; on a GPU
     /// [`Error::CpuOnly`], or that its memory is full.
     pub fn load(model: &store::Model, device: &Device) -> Result<Self> {
         Self::load_with(model, device, &Options::default())
@@ -126,6 +126,7 @@ impl Transformer {
     /// As [`Transformer::load`].
     pub fn load_with(model: &store::Model, device: &Device, options: &Options) -> Result<Self> {
         let config = model.config()?;
+        model.check_unused(&config)?;
         if !device.is_cpu() {
             crate::device::supported(options)?;
             if !gpu::attention::fits(config.head_dim) {

@@ -183,7 +183,8 @@ fn tensors(
 
 /// Rows of q and k of the llama family are stored in the interleaved rotary order.
 fn row_order(keys: &Keys<'_>, info: &TensorInfo) -> Result<RowOrder, String> {
-    if keys.arch() != "llama" || !matches!(block_part(&info.name), Some("attn_q" | "attn_k")) {
+    let parameter = [".weight", ".bias"].iter().any(|p| info.name.ends_with(p)) || info.name.contains(".weight.");
+    if keys.arch() != "llama" || !parameter || !matches!(block_part(&info.name), Some("attn_q" | "attn_k")) {
         return Ok(RowOrder::Natural);
     }
     let head_dim = usize::try_from(keys.head_dim()?).map_err(|_| "its head width does not fit this machine")?;

@@ -22,25 +22,25 @@ const BLOCK: [(&str, &str); 11] = [
 /// Architectures whose tensors have these names.
 pub const ARCHITECTURES: [&str; 3] = ["llama", "qwen2", "qwen3"];
 
-/// The Hugging Face name of a GGUF tensor of llama, qwen2 or qwen3, parts of our packed
-/// layout included (`blk.0.ffn_down.weight.codes`); none when it has none.
+/// The Hugging Face name of a GGUF tensor of llama, qwen2 or qwen3; none when it has none. Parts of a weight
+/// (`blk.0.ffn_down.weight.codes`) and what else stands beside one (`blk.0.ffn_down.scale`) are named after it.
 pub fn gguf_to_hf_name(name: &str) -> Option<String> {
     match name.strip_prefix("blk.") {
         Some(rest) => {
             let (layer, rest) = layer(rest)?;
             let (stem, suffix) = rest.split_once('.')?;
             let (_, hf) = BLOCK.iter().find(|(gguf, _)| *gguf == stem)?;
-            is_parameter(suffix).then(|| format!("model.layers.{layer}.{hf}.{suffix}"))
+            Some(format!("model.layers.{layer}.{hf}.{suffix}"))
         }
         None => {
             let (stem, suffix) = name.split_once('.')?;
             let (_, hf) = GLOBAL.iter().find(|(gguf, _)| *gguf == stem)?;
-            is_parameter(suffix).then(|| format!("{hf}.{suffix}"))
+            Some(format!("{hf}.{suffix}"))
         }
     }
 }
 
-/// The GGUF name of a Hugging Face tensor of llama, qwen2 or qwen3: the inverse of
+/// The GGUF name of a Hugging Face parameter of llama, qwen2 or qwen3: the inverse of
 /// [`gguf_to_hf_name`]; none when it has none.
 pub fn hf_to_gguf_name(name: &str) -> Option<String> {
     let (stems, rest, prefix): (&[_], _, _) = match name.strip_prefix("model.layers.") {
@@ -92,6 +92,17 @@ mod tests {
             ("model.layers.3.mlp.down_proj.weight.codes", "blk.3.ffn_down.weight.codes"),
         ] {
             assert_eq!(hf_to_gguf_name(hf).as_deref(), Some(gguf));
+            assert_eq!(gguf_to_hf_name(gguf).as_deref(), Some(hf));
+        }
+    }
+
+    #[test]
+    fn companions_are_named_after_their_weights() {
+        for (gguf, hf) in [
+            ("blk.3.attn_q.scale", "model.layers.3.self_attn.q_proj.scale"),
+            ("blk.3.ffn_down.lora_a", "model.layers.3.mlp.down_proj.lora_a"),
+            ("output.input_scale", "lm_head.input_scale"),
+        ] {
             assert_eq!(gguf_to_hf_name(gguf).as_deref(), Some(hf));
         }
     }

@@ -2,11 +2,9 @@
 //!
 //! FP4 has the layout of NF4 and other levels, which the file carries.
 
-use super::{Site, json_shape, table};
-use crate::{Bytes, DType, Result, json::said};
-use schemes::{
-    Grouping, IntStorage, Matrix, Nf4Absmax, Nf4Storage, Packing, ScaleArray, ScaleUse, Storage, nf4::NESTED_BLOCK,
-};
+use super::{Described, Site, json_shape, table};
+use crate::{DType, Result, json::said};
+use schemes::{Grouping, IntStorage, Nf4Absmax, Nf4Storage, Packing, ScaleArray, ScaleUse, Storage, nf4::NESTED_BLOCK};
 use serde_json::{Map, Value};
 
 /// The tensor with the JSON that describes NF4 codes.
@@ -17,11 +15,6 @@ pub(super) const FP4_STATE: &str = ".weight.quant_state.bitsandbytes__fp4";
 
 /// The longest state that is read.
 const MAX_STATE: usize = 1 << 16;
-
-/// Rows and columns, from the state.
-pub(super) fn four_bit_shape(site: Site<'_>) -> Result<(usize, usize)> {
-    shape_of(site, &state(site)?)
-}
 
 fn shape_of(site: Site<'_>, state: &Map<String, Value>) -> Result<(usize, usize)> {
     json_shape(state.get("shape")).ok_or_else(|| site.bad(state_of(site), "shape is not two sizes"))
@@ -47,7 +40,9 @@ fn state(site: Site<'_>) -> Result<Map<String, Value>> {
     }
 }
 
-pub(super) fn four_bit(site: Site<'_>) -> Result<Matrix<Bytes>> {
+/// NF4 or FP4.
+pub(super) fn four_bit(site: Site<'_>) -> Result<Described> {
+    let mut used = vec![".weight", state_of(site), ".weight.quant_map", ".weight.absmax"];
     let (name, state) = (state_of(site), state(site)?);
     let shape = shape_of(site, &state)?;
     let block = state.get("blocksize").and_then(Value::as_u64).filter(|b| (1..=1 << 20).contains(b));
@@ -65,6 +60,7 @@ pub(super) fn four_bit(site: Site<'_>) -> Result<Matrix<Bytes>> {
                 return Err(site.bad(name, format!("nested_blocksize must be {NESTED_BLOCK}")));
             }
             let offset = number("nested_offset").map(|o| o as f32).filter(|o| o.is_finite());
+            used.extend([".weight.nested_quant_map", ".weight.nested_absmax"]);
             Nf4Absmax::Nested {
                 codes: nested.data.clone(),
                 map: Box::new(table(site, ".weight.nested_quant_map")?),
@@ -76,10 +72,11 @@ pub(super) fn four_bit(site: Site<'_>) -> Result<Matrix<Bytes>> {
     // The codes may be stored as bytes of any type (`bnb_4bit_quant_storage`).
     let weight = site.need(".weight")?;
     let storage = Nf4Storage { codes: weight.data.clone(), block, absmax, levels };
-    site.matrix(".weight", shape, Storage::Nf4(storage), weight.order)
+    Ok(Described::views(site.matrix(".weight", shape, Storage::Nf4(storage), weight.order)?, used))
 }
 
-pub(super) fn int8(site: Site<'_>) -> Result<Matrix<Bytes>> {
+/// LLM.int8.
+pub(super) fn int8(site: Site<'_>) -> Result<Described> {
     let weight = site.typed(".weight", &[DType::I8])?;
     if let Some(format) = site.tensor(".weight_format")
         && format.data.iter().any(|b| *b != 0)
@@ -95,5 +92,6 @@ pub(super) fn int8(site: Site<'_>) -> Result<Matrix<Bytes>> {
         grouping: Grouping::Row,
         scales: site.scales(".SCB", ScaleUse::Absmax127)?,
     };
-    site.matrix(".weight", shape, Storage::Int(storage), weight.order)
+    let matrix = site.matrix(".weight", shape, Storage::Int(storage), weight.order)?;
+    Ok(Described::views(matrix, [".weight", ".SCB", ".weight_format"]))
 }

@@ -1,19 +1,20 @@
 //! compressed-tensors: `int-quantized` and `pack-quantized`, symmetric or with zero points.
 
-use super::{Site, quantization};
+use super::{Codes, Described, Form, Site, quantization};
 use crate::{
     Bytes, DType, Error, Model, Result,
     json::{said, shown},
 };
-use schemes::{Activation, AffineStorage, Grouping, IntStorage, Matrix, Packing, ScaleUse, Storage};
+use schemes::{
+    Activation, AffineStorage, FloatType, Grouping, IntStorage, Matrix, Packing, RowOrder, ScaleUse, Storage,
+};
 use serde_json::{Map, Value};
-use std::borrow::Cow;
 
-/// Tensors whose presence means something that isn't understood.
-const REFUSED: [(&str, &str); 2] = [
-    (".input_zero_point", "zero points of activations are not supported"),
-    (".weight_global_scale", "two-level float scales are not supported"),
-];
+/// The group of each column.
+const G_IDX: &str = ".weight_g_idx";
+
+/// The static scale of activations.
+const INPUT_SCALE: &str = ".input_scale";
 
 /// Refuses what would change every weight if it were ignored.
 pub(super) fn check_config(model: &Model, config: &Map<String, Value>) -> Result<()> {
@@ -34,6 +35,10 @@ pub(super) fn check_config(model: &Model, config: &Map<String, Value>) -> Result
     }
     let groups = groups.and_then(Value::as_object);
     let formats = groups.into_iter().flatten().filter_map(|(_, g)| g.get("format")).chain(config.get("format"));
+    let outputs = groups.into_iter().flatten().filter_map(|(_, g)| g.get("output_activations"));
+    if outputs.into_iter().any(|output| !output.is_null()) {
+        return refuse("output_activations are not supported: outputs of layers would have to be rounded".into());
+    }
     for format in formats.filter_map(Value::as_str) {
         if !matches!(
             format,
@@ -49,7 +54,7 @@ pub(super) fn check_config(model: &Model, config: &Map<String, Value>) -> Result
 }
 
 /// Rows and columns, from `weight_shape`.
-pub(super) fn packed_shape(site: Site<'_>) -> Result<(usize, usize)> {
+fn packed_shape(site: Site<'_>) -> Result<(usize, usize)> {
     let suffix = ".weight_shape";
     let tensor = site.typed(suffix, &[DType::I64, DType::I32])?;
     let width = tensor.dtype.size().unwrap_or(8);
@@ -66,8 +71,8 @@ pub(super) fn packed_shape(site: Site<'_>) -> Result<(usize, usize)> {
 }
 
 /// `weight_packed`: offset codes in 32-bit words.
-pub(super) fn pack_quantized(site: Site<'_>) -> Result<(Matrix<Bytes>, Activation)> {
-    let group = Group::of(site)?;
+pub(super) fn pack_quantized(site: Site<'_>) -> Result<Described> {
+    let group = Group::of_module(site)?;
     let codes = site.typed(".weight_packed", &[DType::I32])?;
     let shape = packed_shape(site)?;
     let (rows, words) = site.sides(".weight_packed")?;
@@ -85,14 +90,13 @@ pub(super) fn pack_quantized(site: Site<'_>) -> Result<(Matrix<Bytes>, Activatio
         let what = format!("[{rows}, {words}] words do not hold {} x {} codes of {bits} bits", shape.0, shape.1);
         return Err(site.bad(".weight_packed", what));
     }
-    let row_bytes = 4 * words;
-    let matrix = group.matrix(".weight_packed", shape, packing, row_bytes, codes.data.clone())?;
-    Ok((matrix, group.activation()?))
+    let row_bytes = words.checked_mul(4).ok_or_else(|| site.bad(".weight_packed", "its rows are too long"))?;
+    group.described(&[".weight_packed", ".weight_shape"], shape, (packing, row_bytes, codes.data.clone()))
 }
 
 /// An I8 `weight` with `weight_scale`.
-pub(super) fn int_quantized(site: Site<'_>) -> Result<(Matrix<Bytes>, Activation)> {
-    let group = Group::of(site)?;
+pub(super) fn int_quantized(site: Site<'_>) -> Result<Described> {
+    let group = Group::of_module(site)?;
     let weight = site.need(".weight")?;
     if weight.dtype != DType::I8 {
         let what = format!("scaled weights of type {} are not supported; I8 is", weight.dtype);
@@ -100,8 +104,77 @@ pub(super) fn int_quantized(site: Site<'_>) -> Result<(Matrix<Bytes>, Activation
     }
     site.need(".weight_scale")?;
     let shape = site.sides(".weight")?;
-    let matrix = group.matrix(".weight", shape, Packing::I8, shape.1, weight.data.clone())?;
-    Ok((matrix, group.activation()?))
+    group.described(&[".weight"], shape, (Packing::I8, shape.1, weight.data.clone()))
+}
+
+/// Codes with zero points, or columns in an order of their own. They have been checked; zero points are still packed.
+#[derive(Debug, Clone)]
+pub(super) struct Affine {
+    /// Rows and columns.
+    pub shape: (usize, usize),
+    int: IntStorage<Bytes>,
+    main: &'static str,
+    order: RowOrder,
+    zeros: ZeroPoints,
+    groups: Option<Vec<u32>>,
+}
+
+/// How zero points are stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum ZeroPoints {
+    /// There are none: all are 0.
+    Absent,
+    /// One I8 for each scale.
+    Bytes,
+    /// In 32-bit words, packed along the rows as the codes are along the columns.
+    Words,
+}
+
+/// The name of the zero points.
+const ZERO_POINTS: &str = ".weight_zero_point";
+
+impl Affine {
+    /// Bytes of codes, scales, zero points and the order of groups.
+    pub fn packed_bytes(&self) -> usize {
+        let order = self.groups.as_ref().map_or(0, |g| 4 * g.len());
+        self.int.codes.len() + self.int.scales.data.len() + 2 * self.count() + order
+    }
+
+    /// What the codes are, and the type of the scales.
+    pub fn codes(&self) -> (Codes, Option<FloatType>) {
+        let (bits, grouping) = (self.int.packing.bits(), self.int.grouping);
+        (Codes::Affine { bits, grouping, ordered: self.groups.is_some() }, Some(self.int.scales.ty))
+    }
+
+    /// Number of scales; the description has shown that it fits.
+    fn count(&self) -> usize {
+        self.int.grouping.checked_count(self.shape.0, self.shape.1).unwrap_or(0)
+    }
+
+    /// Unpacks the zero points.
+    pub fn open(self, site: Site<'_>) -> Result<Matrix<Bytes>> {
+        let count = self.count();
+        let zeros = match self.zeros {
+            ZeroPoints::Absent => vec![0; count],
+            ZeroPoints::Bytes => site.need(ZERO_POINTS)?.data.iter().map(|b| i16::from(*b as i8)).collect(),
+            ZeroPoints::Words => self.unpack(&site.need(ZERO_POINTS)?.data, count),
+        };
+        let storage = Storage::Affine(AffineStorage { int: self.int, zeros, groups: self.groups });
+        site.matrix(self.main, self.shape, storage, self.order)
+    }
+
+    fn unpack(&self, data: &[u8], count: usize) -> Vec<i16> {
+        let bits = self.int.packing.bits().width() as usize;
+        let (per_word, across) = (32 / bits, self.int.grouping.per_row(self.shape.1).max(1));
+        let zero = |i: usize| {
+            let (row, group) = (i / across, i % across);
+            let at = 4 * (row / per_word * across + group);
+            let word = u32::from_le_bytes([data[at], data[at + 1], data[at + 2], data[at + 3]]);
+            let code = word >> (bits * (row % per_word)) & ((1 << bits) - 1);
+            code as i16 - (1 << (bits - 1))
+        };
+        (0..count).map(zero).collect()
+    }
 }
 
 /// The quantization arguments that hold for a module.
@@ -112,58 +185,49 @@ struct Group<'a> {
 }
 
 impl<'a> Group<'a> {
-    fn of(site: Site<'a>) -> Result<Self> {
-        for (suffix, why) in REFUSED {
-            if site.tensor(suffix).is_some() {
-                return Err(site.bad(suffix, why));
-            }
-        }
-        let groups = quantization(site.model).and_then(|c| c.get("config_groups")).and_then(Value::as_object);
-        let json = match groups {
-            None => None,
-            Some(groups) if groups.len() == 1 => groups.values().next().and_then(Value::as_object),
-            Some(groups) => Self::choose(site, groups)?,
-        };
+    fn of_module(site: Site<'a>) -> Result<Self> {
+        let groups = quantization(site.model()).and_then(|c| c.get("config_groups")).and_then(Value::as_object);
+        let json = groups.map(|groups| Self::choose(site, groups)).transpose()?;
         let group = Group { site, json };
         group.check_weights()?;
         Ok(group)
     }
 
-    /// Of several groups, the one that names the module or its pattern, else that of all linear
-    /// layers.
-    fn choose(site: Site<'a>, groups: &'a Map<String, Value>) -> Result<Option<&'a Map<String, Value>>> {
-        let mut general = None;
+    /// The group that targets a module, as the library ranks targets: its name, else a pattern of names, else a class of
+    /// modules (`Linear`).
+    fn choose(site: Site<'a>, groups: &'a Map<String, Value>) -> Result<&'a Map<String, Value>> {
+        let mut best: Option<(Rank, &Map<String, Value>)> = None;
         for group in groups.values().filter_map(Value::as_object) {
             let targets = group.get("targets").and_then(Value::as_array);
             for target in targets.into_iter().flatten().filter_map(Value::as_str) {
-                if target == "Linear" {
-                    general = general.or(Some(group));
-                } else if names(site, target)? {
-                    return Ok(Some(group));
+                if let Some(rank) = rank(site, target)?
+                    && best.as_ref().is_none_or(|(found, _)| rank < *found)
+                {
+                    best = Some((rank, group));
                 }
             }
+            // Older files name no targets where all layers are in one group.
+            if targets.is_none() && groups.len() == 1 {
+                best = Some((Rank::Class, group));
+            }
         }
-        Ok(general)
+        best.map(|(_, group)| group)
+            .ok_or_else(|| site.unsupported("its weights are quantized, and no group of config.json targets it"))
     }
 
     fn weights(&self) -> Option<&'a Map<String, Value>> {
         self.json?.get("weights")?.as_object()
     }
 
-    fn unsupported(&self, what: impl Into<Cow<'static, str>>) -> Error {
-        let what = what.into();
-        Error::unsupported(&self.site.model.path, format!("module {}: {what}", shown(self.site.module)))
-    }
-
     fn check_weights(&self) -> Result<()> {
         let Some(weights) = self.weights() else { return Ok(()) };
         let text = |key: &str| weights.get(key).and_then(Value::as_str);
         if let Some(ty) = text("type").filter(|t| *t != "int") {
-            return Err(self.unsupported(format!("weights of type '{}' are not supported; int is", shown(ty))));
+            return Err(self.site.unsupported(format!("weights of type '{}' are not supported; int is", shown(ty))));
         }
         match text("strategy") {
             None | Some("tensor" | "channel" | "group") => Ok(()),
-            Some(s) => Err(self.unsupported(format!(
+            Some(s) => Err(self.site.unsupported(format!(
                 "strategy '{}' of weights is not supported; tensor, channel and group are",
                 shown(s)
             ))),
@@ -173,19 +237,17 @@ impl<'a> Group<'a> {
     fn bits(&self) -> Result<Option<u64>> {
         match self.weights().and_then(|w| w.get("num_bits")) {
             None => Ok(None),
-            Some(bits) => bits.as_u64().map(Some).ok_or_else(|| self.unsupported("num_bits is not a number")),
+            Some(bits) => bits.as_u64().map(Some).ok_or_else(|| self.site.unsupported("num_bits is not a number")),
         }
     }
 
-    /// The matrix over `codes`, its grouping told by the shape of `weight_scale`.
-    fn matrix(
+    /// Describes `codes`, their packing and bytes a row; the grouping is told by the shape of `weight_scale`.
+    fn described(
         &self,
-        suffix: &str,
+        main: &[&'static str],
         shape: (usize, usize),
-        packing: Packing,
-        row_bytes: usize,
-        codes: Bytes,
-    ) -> Result<Matrix<Bytes>> {
+        (packing, row_bytes, codes): (Packing, usize, Bytes),
+    ) -> Result<Described> {
         let site = self.site;
         let scale = site.need(".weight_scale")?;
         let grouping = match scale.shape[..] {
@@ -198,53 +260,59 @@ impl<'a> Group<'a> {
         let scales = site.scales(".weight_scale", ScaleUse::Multiply)?;
         let int = IntStorage { packing, row_bytes, codes, grouping, scales };
         let zeros = self.zeros(packing, grouping, shape)?;
-        let groups = self.order(shape.1)?;
-        let storage = if zeros.is_none() && groups.is_none() {
-            Storage::Int(int)
-        } else {
-            let zeros = zeros.unwrap_or_else(|| vec![0; grouping.count(shape.0, shape.1)]);
-            Storage::Affine(AffineStorage { int, zeros, groups })
+        let groups = self.order(shape.1, grouping)?;
+        let mut used = main.to_vec();
+        used.push(".weight_scale");
+        used.extend([ZERO_POINTS, G_IDX].into_iter().filter(|s| site.tensor(s).is_some()));
+        let activation = self.activation()?;
+        if matches!(activation, Activation::Int8Static(_)) {
+            used.push(INPUT_SCALE);
+        }
+        let order = site.need(main[0])?.order;
+        // Codes and scales are checked alike with and without zero points.
+        let matrix = site.matrix(main[0], shape, Storage::Int(int.clone()), order)?;
+        let form = match zeros {
+            ZeroPoints::Absent if groups.is_none() => Form::Views(Box::new(matrix)),
+            _ => Form::Compressed(Box::new(Affine { shape, int, main: main[0], order, zeros, groups })),
         };
-        let order = site.need(suffix)?.order;
-        site.matrix(suffix, shape, storage, order)
+        Ok(Described { form, activation, used })
     }
 
-    /// Zero points: I8 beside I8 codes, else packed along the rows like the codes along the columns.
-    fn zeros(&self, packing: Packing, grouping: Grouping, (rows, cols): (usize, usize)) -> Result<Option<Vec<i16>>> {
-        let suffix = ".weight_zero_point";
-        let Some(tensor) = self.site.tensor(suffix) else {
+    /// Checks zero points: I8 beside I8 codes, else packed along the rows like the codes along the columns.
+    fn zeros(&self, packing: Packing, grouping: Grouping, (rows, cols): (usize, usize)) -> Result<ZeroPoints> {
+        let (site, suffix) = (self.site, ZERO_POINTS);
+        let Some(tensor) = site.tensor(suffix) else {
             let asymmetric = self.weights().and_then(|w| w.get("symmetric")).and_then(Value::as_bool) == Some(false);
-            return if asymmetric { self.site.need(suffix).map(|_| None) } else { Ok(None) };
+            return if asymmetric { site.need(suffix).map(|_| ZeroPoints::Absent) } else { Ok(ZeroPoints::Absent) };
         };
-        let count = grouping.count(rows, cols);
+        let too_many = || site.bad(suffix, format!("there are too many for {rows} x {cols} weights"));
+        let count = grouping.checked_count(rows, cols).ok_or_else(too_many)?;
         if tensor.dtype == DType::I8 {
             if tensor.data.len() != count {
-                return Err(self.site.bad(suffix, format!("{} zero points for {count} scales", tensor.data.len())));
+                return Err(site.bad(suffix, format!("{} zero points for {count} scales", tensor.data.len())));
             }
-            return Ok(Some(tensor.data.iter().map(|b| i16::from(*b as i8)).collect()));
+            return Ok(ZeroPoints::Bytes);
         }
-        let data = &self.site.typed(suffix, &[DType::I32])?.data;
-        let bits = packing.bits().width() as usize;
-        let across = count / rows.max(1);
-        let per_word = 32 / bits;
-        if data.len() != 4 * rows.div_ceil(per_word) * across {
-            return Err(self.site.bad(suffix, format!("{:?} words for {rows} x {across} zero points", tensor.shape)));
+        let data = &site.typed(suffix, &[DType::I32])?.data;
+        if grouping == Grouping::Tensor {
+            return Err(site.bad(suffix, "is packed along the rows, and weight_scale has one value for all rows"));
         }
-        let zero = |i: usize| {
-            let (row, group) = (i / across, i % across);
-            let at = 4 * (row / per_word * across + group);
-            let word = u32::from_le_bytes([data[at], data[at + 1], data[at + 2], data[at + 3]]);
-            let code = word >> (bits * (row % per_word)) & ((1 << bits) - 1);
-            code as i16 - (1 << (bits - 1))
-        };
-        Ok(Some((0..count).map(zero).collect()))
+        let per_word = 32 / packing.bits().width() as usize;
+        let across = grouping.per_row(cols);
+        let bytes = rows.div_ceil(per_word).checked_mul(across).and_then(|n| n.checked_mul(4));
+        if bytes != Some(data.len()) {
+            return Err(site.bad(suffix, format!("{:?} words for {rows} x {across} zero points", tensor.shape)));
+        }
+        Ok(ZeroPoints::Words)
     }
 
     /// The group of each column, where a file has it (older versions, `actorder: group`).
-    fn order(&self, cols: usize) -> Result<Option<Vec<u32>>> {
-        let suffix = ".weight_g_idx";
+    fn order(&self, cols: usize, grouping: Grouping) -> Result<Option<Vec<u32>>> {
+        let suffix = G_IDX;
         if self.site.tensor(suffix).is_none() {
-            return Ok(None);
+            let said = self.weights().and_then(|w| w.get("actorder")).and_then(Value::as_str);
+            // Any other order is that of the columns themselves.
+            return if said == Some("group") { self.site.need(suffix).map(|_| None) } else { Ok(None) };
         }
         let data = &self.site.typed(suffix, &[DType::I32])?.data;
         let groups: Vec<i32> = data.chunks_exact(4).map(|b| i32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
@@ -252,9 +320,16 @@ impl<'a> Group<'a> {
         if groups.iter().all(|g| *g == -1) {
             return Ok(None);
         }
-        let groups: Result<Vec<u32>, _> = groups.into_iter().map(u32::try_from).collect();
+        let Grouping::Group(_) = grouping else {
+            return Err(self.site.bad(suffix, "gives columns to groups, and weight_scale has none"));
+        };
+        let (per_row, groups) = (grouping.per_row(cols), groups.into_iter().map(u32::try_from).collect());
+        let groups: Result<Vec<u32>, _> = groups;
         match groups {
-            Ok(groups) if groups.len() == cols => Ok(Some(groups)),
+            Ok(groups) if groups.len() == cols => match groups.iter().find(|g| **g as usize >= per_row) {
+                Some(g) => Err(self.site.bad(suffix, format!("group {g} of {per_row}"))),
+                None => Ok(Some(groups)),
+            },
             _ => Err(self.site.bad(suffix, format!("does not hold a group for each of {cols} columns"))),
         }
     }
@@ -283,14 +358,14 @@ impl<'a> Group<'a> {
         let int8 = input.get("num_bits").and_then(Value::as_u64) == Some(8) && text("type").is_none_or(|t| t == "int");
         let symmetric = input.get("symmetric").and_then(Value::as_bool) != Some(false);
         if !int8 || !symmetric {
-            return Err(self.unsupported("activations other than symmetric int8 are not supported"));
+            return Err(self.site.unsupported("activations other than symmetric int8 are not supported"));
         }
         let dynamic = input.get("dynamic").and_then(Value::as_bool).unwrap_or(false);
         match (text("strategy"), dynamic) {
             (Some("token"), true) => Ok(Activation::Int8Token),
             (Some("tensor"), true) => Ok(Activation::Int8Tensor),
             (Some("tensor"), false) => self.static_scale().map(Activation::Int8Static),
-            _ => Err(self.unsupported(format!(
+            _ => Err(self.site.unsupported(format!(
                 "activations with {} (dynamic: {dynamic}) are not supported; dynamic token and tensor, and static \
                  tensor are",
                 said("strategy", input.get("strategy"))
@@ -299,7 +374,7 @@ impl<'a> Group<'a> {
     }
 
     fn static_scale(&self) -> Result<f32> {
-        let suffix = ".input_scale";
+        let suffix = INPUT_SCALE;
         match super::dense(self.site.need(suffix)?)?[..] {
             [scale] if scale > 0.0 && scale.is_finite() => Ok(scale),
             _ => Err(self.site.bad(suffix, "is not one positive number")),
@@ -307,14 +382,25 @@ impl<'a> Group<'a> {
     }
 }
 
-/// Whether a target of a group (a module's name, or `re:` and a pattern of names) means the module.
-fn names(site: Site<'_>, target: &str) -> Result<bool> {
+/// How closely a target means a module; the closest is the least.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Rank {
+    Name,
+    Pattern,
+    Class,
+}
+
+/// How a target of a group (a module's name, `re:` and a pattern of names, or a class of modules) means the module; none
+/// where it doesn't.
+fn rank(site: Site<'_>, target: &str) -> Result<Option<Rank>> {
     let Some(pattern) = target.strip_prefix("re:") else {
-        return Ok(target == site.module);
+        // Modules with packed weights are linear layers, whatever their class is called.
+        let class = !target.contains('.') && target.contains("Linear");
+        return Ok(if target == site.module { Some(Rank::Name) } else { class.then_some(Rank::Class) });
     };
     // The library matches at the start of the name.
     let regex = regex::Regex::new(&format!("^(?:{pattern})")).map_err(|_| {
-        Error::unsupported(&site.model.path, format!("the target pattern '{}' is not understood", shown(pattern)))
+        Error::unsupported(&site.model().path, format!("the target pattern '{}' is not understood", shown(pattern)))
     })?;
-    Ok(regex.is_match(site.module))
+    Ok(regex.is_match(site.module).then_some(Rank::Pattern))
 }

@@ -1,9 +1,8 @@
-//! Which scheme each linear layer has, as the artifact says or its layout implies.
+//! Descriptions of all linear layers, with the schemes that the artifact declares.
 
-use super::{linear, packed};
-use crate::{Linear, Model};
+use super::{Description, Gate, packed};
+use crate::{Error, Model, Result};
 use indexmap::{IndexMap, IndexSet};
-use schemes::{Activation, Grouping, Nf4Absmax, Scheme, Storage};
 
 /// The metadata key for layouts that name no scheme.
 const KEY: &str = "qconvert.tensor_schemes";
@@ -11,11 +10,15 @@ const KEY: &str = "qconvert.tensor_schemes";
 /// Endings of the one tensor that every weight of a layout has.
 const ENDINGS: [&str; 4] = [".weight.codes", ".weight_packed", ".qweight", ".weight"];
 
-pub(crate) fn declared_schemes(model: &Model) -> IndexMap<String, String> {
+/// A layer: its declared scheme, and its description or why there is none.
+type Layer = (Option<String>, Result<Description>);
+
+fn all(model: &Model) -> IndexMap<String, Layer> {
     let text = model.metadata.get(KEY).map_or("{}", String::as_str);
     let mut said: IndexMap<String, String> = serde_json::from_str(text).unwrap_or_default();
     said.extend(packed::schemes(model));
 
+    let gate = Gate::indexed(model);
     let mut modules: IndexSet<&str> = IndexSet::new();
     let mut out = IndexMap::new();
     for (name, tensor) in &model.tensors {
@@ -29,44 +32,26 @@ pub(crate) fn declared_schemes(model: &Model) -> IndexMap<String, String> {
             ".weight" => tensor.stored_name.clone(),
             _ => format!("{module}.weight"),
         };
-        let word = said.get(&stored).or_else(|| said.get(&format!("{module}.weight")));
-        let scheme = word.cloned().unwrap_or_else(|| match linear(model, module) {
-            Ok(layer) => implied(&layer),
-            Err(_) => "unknown".into(),
-        });
-        out.insert(module.to_string(), scheme);
+        let declared = said.get(&stored).or_else(|| said.get(&format!("{module}.weight"))).cloned();
+        let described = match gate.describe(module) {
+            Ok(Some(d)) => Ok(Description { scheme: declared.clone().unwrap_or(d.scheme), ..d }),
+            Ok(None) => Err(Error::tensor(&model.path, name, "is of no layout that is known")),
+            Err(e) => Err(e),
+        };
+        out.insert(module.to_string(), (declared, described));
     }
     out
 }
 
-/// The scheme that decodes as the layer does.
-fn implied(layer: &Linear) -> String {
-    let scheme = match layer.matrix.storage() {
-        Storage::Float(ty, _) => Scheme::Float(*ty),
-        Storage::Ggml(ty, _) => return ty.to_string(),
-        Storage::Int(int) => match (int.packing.bits(), int.grouping, layer.activation) {
-            (bits, grouping, Activation::Float) => Scheme::Int(bits, grouping),
-            (_, Grouping::Row, Activation::Int8Token) => Scheme::W8A8Token,
-            (_, Grouping::Row, Activation::Int8Tensor) => Scheme::W8A8Tensor,
-            (_, Grouping::Row, Activation::Int8Static(_)) => Scheme::W8A8Static,
-            (bits, grouping, activation) => {
-                let kind = match activation {
-                    Activation::Int8Static(_) => "static",
-                    Activation::Int8Tensor => "tensor",
-                    _ => "token",
-                };
-                return format!("{} with int8 activations by {kind}", Scheme::Int(bits, grouping));
-            }
-        },
-        Storage::Affine(a) => {
-            let ordered = if a.groups.is_some() { ", activation order" } else { "" };
-            return format!("{} with zero points{ordered}", Scheme::Int(a.int.packing.bits(), a.int.grouping));
-        }
-        Storage::Float8(_) => return "fp8-e4m3".into(),
-        // Sign and magnitude, as the levels of a float are; those of NF4 ascend.
-        Storage::Nf4(n) if (0..8).all(|i| n.levels[i + 8] == -n.levels[i]) => return "fp4".into(),
-        Storage::Nf4(n) => Scheme::Nf4 { double_quant: matches!(n.absmax, Nf4Absmax::Nested { .. }) },
-        Storage::Outlier(_) => Scheme::Int8Outlier,
+/// Descriptions of the linear layers (the embedding among them), by module.
+pub(crate) fn layers(model: &Model) -> IndexMap<String, Result<Description>> {
+    all(model).into_iter().map(|(module, (_, described))| (module, described)).collect()
+}
+
+/// The schemes of the linear layers, by module; "unknown" where nothing is declared and no description made.
+pub(crate) fn declared_schemes(model: &Model) -> IndexMap<String, String> {
+    let scheme = |(declared, described): Layer| {
+        declared.or_else(|| described.ok().map(|d| d.scheme)).unwrap_or_else(|| "unknown".into())
     };
-    scheme.to_string()
+    all(model).into_iter().map(|(module, layer)| (module, scheme(layer))).collect()
 }

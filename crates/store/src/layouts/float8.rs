@@ -1,25 +1,35 @@
-//! 8-bit floats with scales: compressed-tensors `float-quantized`, and the blocks of DeepSeek's
-//! and transformers' `fp8` checkpoints.
+//! 8-bit floats with scales: compressed-tensors `float-quantized`, the blocks of DeepSeek's and transformers' `fp8`
+//! checkpoints, and ComfyUI's scaled weights.
 //!
-//! `P.weight` is F8_E4M3 [O, I]; its scales are `P.weight_scale` ([1], [O, 1], or one for each
-//! block) or `P.weight_scale_inv` (blocks; in spite of its name it multiplies).
+//! `P.weight` is F8_E4M3 [O, I]. One of [`SCALES`] holds its scales; all of them multiply, `weight_scale_inv` in spite
+//! of its name.
 
-use super::{Site, quantization};
+use super::{Described, Site, quantization};
 use crate::{Bytes, DType, Error, Model, Result};
-use schemes::{Float8Storage, FloatType, Matrix, ScaleArray, ScaleUse, Storage};
+use schemes::{Float8Storage, FloatType, ScaleArray, ScaleUse, Storage};
 use serde_json::Value;
 
-const SCALE: &str = ".weight_scale";
-const SCALE_INV: &str = ".weight_scale_inv";
+/// Names of the scales: transformers' `fp8`, compressed-tensors, ComfyUI, DeepSeek's own checkpoints.
+const SCALES: [&str; 4] = [".weight_scale_inv", ".weight_scale", ".scale_weight", ".scale"];
 
-/// The matrix of a module; without scales, and a method in config.json that has them, the codes are the weights.
-pub(super) fn matrix(site: Site<'_>) -> Result<Matrix<Bytes>> {
+/// The name in DeepSeek's own checkpoints, whose configuration need not say the size of the blocks.
+const DEEPSEEK: &str = ".scale";
+
+/// The size of DeepSeek's blocks.
+const DEEPSEEK_BLOCK: usize = 128;
+
+/// Describes a module. Weights without scales are refused unless config.json says that all weights are plain floats of
+/// this type.
+pub(super) fn describe(site: Site<'_>) -> Result<Described> {
     let weight = site.typed(".weight", &[DType::F8E4M3])?;
     let shape = site.sides(".weight")?;
-    let suffix = [SCALE_INV, SCALE].into_iter().find(|s| site.tensor(s).is_some());
+    let suffix = SCALES.into_iter().find(|s| site.tensor(s).is_some());
     let (scales, block) = match suffix {
-        // A method that has scales wrote them.
-        None if quantization(site.model).is_some() => return Err(site.bad(SCALE, "is missing")),
+        None if !is_plain_type(site.model()) => {
+            let what = "has no scale: weights of type F8_E4M3 need a weight_scale, weight_scale_inv, scale_weight or scale \
+                        beside them, or a config.json whose dtype is float8_e4m3fn";
+            return Err(site.bad(".weight", what));
+        }
         None => {
             let one = Bytes::from(1f32.to_le_bytes().to_vec());
             (ScaleArray { ty: FloatType::F32, usage: ScaleUse::Multiply, data: one }, whole())
@@ -27,7 +37,15 @@ pub(super) fn matrix(site: Site<'_>) -> Result<Matrix<Bytes>> {
         Some(suffix) => (site.scales(suffix, ScaleUse::Multiply)?, block(site, suffix, shape)?),
     };
     let storage = Float8Storage { codes: weight.data.clone(), block, scales };
-    site.matrix(".weight", shape, Storage::Float8(storage), weight.order)
+    let matrix = site.matrix(".weight", shape, Storage::Float8(storage), weight.order)?;
+    Ok(Described::views(matrix, [".weight"].into_iter().chain(suffix)))
+}
+
+/// Whether config.json says that the weights are 8-bit floats as they stand.
+fn is_plain_type(model: &Model) -> bool {
+    let Some(json) = model.config_json.as_ref().filter(|_| quantization(model).is_none()) else { return false };
+    let said = |key: &str| json.get(key).and_then(Value::as_str) == Some("float8_e4m3fn");
+    said("torch_dtype") || said("dtype")
 }
 
 /// One block for any matrix.
@@ -37,10 +55,16 @@ fn whole() -> (usize, usize) {
 
 fn block(site: Site<'_>, suffix: &str, (rows, cols): (usize, usize)) -> Result<(usize, usize)> {
     let found = &site.need(suffix)?.shape;
-    let said = said_block(site.model)?;
+    let said = said_block(site.model())?;
     match (&found[..], said) {
         ([] | [1] | [1, 1], None) => Ok(whole()),
         ([n] | [n, 1], None) if *n == rows => Ok((1, usize::MAX)),
+        (&[down, across], None)
+            if suffix == DEEPSEEK
+                && (down, across) == (rows.div_ceil(DEEPSEEK_BLOCK), cols.div_ceil(DEEPSEEK_BLOCK)) =>
+        {
+            Ok((DEEPSEEK_BLOCK, DEEPSEEK_BLOCK))
+        }
         (&[down, across], Some((r, c))) if (down, across) == (rows.div_ceil(r), cols.div_ceil(c)) => Ok((r, c)),
         _ => {
             let blocks = said.map_or("no block size".into(), |(r, c)| format!("blocks of {r} x {c}"));

@@ -1,125 +1,123 @@
 //! GPTQ's and AWQ's layouts: 32-bit words of codes, packed across the other dimension than ours.
 //!
 //! Both have `P.qweight`, `P.qzeros` and `P.scales` with input features first. They are turned
-//! into rows when the layer is made, as large as they were: kernels then read them like any other
+//! into rows when the layer is opened, as large as they were: kernels then read them like any other
 //! integer codes. Layouts as GPTQModel 7.7, AutoGPTQ 0.7 and AutoAWQ 0.2 write them.
 
-use super::{Site, quantization};
-use crate::{Bytes, DType, Error, Model, Result, json::shown};
-use schemes::{AffineStorage, Grouping, IntStorage, Matrix, Packing, RowOrder, ScaleArray, ScaleUse, Storage};
-use serde_json::{Map, Value};
+use super::{Codes, Described, Form, Site, gptq_config};
+use crate::{Bytes, DType, Result};
+use gptq_config::{Kind, Said, ZeroPoints};
+use schemes::{
+    Activation, AffineStorage, FloatType, Grouping, IntStorage, Matrix, Packing, RowOrder, ScaleArray, ScaleUse,
+    Storage,
+};
 
 /// Which nibble of an AWQ word holds which of its eight outputs.
 const AWQ_ORDER: [usize; 8] = [0, 2, 4, 6, 1, 3, 5, 7];
 
-/// Which of the two layouts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
-    /// Words along the input features.
-    Gptq,
-    /// Words along the output features, their nibbles interleaved.
-    Awq,
-}
-
-/// What config.json says of all layers.
-struct Said {
-    kind: Kind,
-    bits: usize,
-    /// What is added to a stored zero point: GPTQ's first format stores one less.
-    zero_offset: i16,
-    /// Whether zero points may be absent: all are the middle of the codes.
+/// A layer that has been checked and not yet turned into rows.
+#[derive(Debug, Clone)]
+pub(super) struct Plan {
+    /// Output and input features.
+    pub shape: (usize, usize),
+    said: Said,
+    grouping: Grouping,
+    /// Scales of one row.
+    groups: usize,
+    /// The group of each column, where columns are grouped in another order than their own.
+    order: Option<Vec<u32>>,
+    /// Whether all zero points are the middle of the codes, or there are none.
     symmetric: bool,
-    /// Whether columns are in groups in another order than their own.
-    ordered: bool,
+    scale: FloatType,
 }
 
-/// Refuses what would change every weight if it were ignored.
-pub(super) fn check_config(model: &Model, config: &Map<String, Value>) -> Result<()> {
-    said(model, config).map(|_| ())
-}
-
-fn said(model: &Model, config: &Map<String, Value>) -> Result<Said> {
-    let refuse = |what: String| Error::unsupported(&model.path, what);
-    let text = |key: &str| config.get(key).and_then(Value::as_str);
-    let flag = |key: &str, default: bool| config.get(key).and_then(Value::as_bool).unwrap_or(default);
-    let bits = config.get("bits").or_else(|| config.get("w_bit")).and_then(Value::as_u64).unwrap_or(4);
-    if text("quant_method") == Some("awq") {
-        match text("version").map(str::to_ascii_lowercase).as_deref() {
-            None | Some("gemm") => {}
-            Some(other) => {
-                return Err(refuse(format!("AWQ's version '{}' is not supported; gemm is", shown(other))));
-            }
-        }
-        if bits != 4 {
-            return Err(refuse(format!("AWQ with {bits} bits is not supported; 4 are")));
-        }
-        let symmetric = !flag("zero_point", true);
-        return Ok(Said { kind: Kind::Awq, bits: 4, zero_offset: 0, symmetric, ordered: false });
+/// Describes a module: sizes of all tensors are checked against each other, nothing is turned.
+pub(super) fn describe(site: Site<'_>) -> Result<Described> {
+    let said = gptq_config::of_module(site)?;
+    site.typed(".qweight", &[DType::I32])?;
+    let shape = shape(site, &said)?;
+    let scale = site.scales(".scales", ScaleUse::Multiply)?.ty;
+    let (groups, across) = site.sides(".scales")?;
+    if across != shape.0 || groups == 0 {
+        return Err(site.bad(".scales", format!("[{groups}, {across}] does not suit {} output features", shape.0)));
     }
-    if bits != 4 && bits != 8 {
-        return Err(refuse(format!("GPTQ with {bits} bits is not supported; 4 and 8 are")));
-    }
-    let zero_offset = match text("checkpoint_format").or_else(|| text("format")) {
-        None | Some("gptq") => 1,
-        Some("gptq_v2") => 0,
-        Some(other) => {
-            let other = shown(other);
-            return Err(refuse(format!("GPTQ's format '{other}' is not supported; gptq and gptq_v2 are")));
-        }
-    };
-    let (symmetric, ordered) = (flag("sym", true), flag("desc_act", false));
-    Ok(Said { kind: Kind::Gptq, bits: bits as usize, zero_offset, symmetric, ordered })
-}
-
-fn layout(site: Site<'_>) -> Result<Said> {
-    let config = quantization(site.model).ok_or_else(|| {
-        site.bad(".qweight", "config.json has no quantization_config: GPTQ or AWQ can't be told apart")
-    })?;
-    said(site.model, config)
-}
-
-/// Output and input features.
-pub(super) fn shape(site: Site<'_>) -> Result<(usize, usize)> {
-    let said = layout(site)?;
-    let (down, across) = site.sides(".qweight")?;
-    let per_word = 32 / said.bits;
-    let many = |n: usize| n.checked_mul(per_word).ok_or_else(|| site.bad(".qweight", "its shape is too large"));
-    Ok(match said.kind {
-        Kind::Gptq => (across, many(down)?),
-        Kind::Awq => (many(across)?, down),
-    })
-}
-
-/// The matrix of a module.
-pub(super) fn matrix(site: Site<'_>) -> Result<Matrix<Bytes>> {
-    let said = layout(site)?;
-    let shape = shape(site)?;
-    let words = Words::of(site, ".qweight")?;
-    let mut int = IntStorage {
-        packing: if said.bits == 4 { Packing::Nibble } else { Packing::Offset8 },
-        row_bytes: shape.1 * said.bits / 8,
-        codes: Bytes::from(Vec::new()),
-        grouping: Grouping::Row,
-        scales: scales(site, shape.0)?,
-    };
-    let groups = site.sides(".scales")?.0;
-    let zeros = zeros(site, &said, shape.0, groups)?;
+    let zeros_symmetric = zeros_are_middles(site, &said, shape.0, groups)?;
+    let mut used = vec![".qweight", ".scales", ".qzeros"];
     let order = match site.tensor(".g_idx") {
-        Some(_) if groups > 1 => order(site, shape.1, groups)?,
+        Some(_) => {
+            used.push(".g_idx");
+            order(site, shape.1, groups)?.filter(|_| groups > 1)
+        }
         None if groups > 1 && said.ordered => {
             return Err(site.bad(".g_idx", "is missing, and config.json says desc_act"));
         }
-        _ => None,
+        None => None,
     };
-    int.grouping = grouping(site, shape.1, groups, order.is_some())?;
-    int.codes = Bytes::from(match said.kind {
-        Kind::Gptq => gptq_rows(&words, shape, said.bits),
-        Kind::Awq => awq_rows(&words, shape),
-    });
-    let symmetric = zeros.iter().all(|z| *z == 0) && order.is_none();
-    let storage =
-        if symmetric { Storage::Int(int) } else { Storage::Affine(AffineStorage { int, zeros, groups: order }) };
-    site.matrix(".qweight", shape, storage, RowOrder::Natural)
+    let grouping = grouping(site, &said, shape.1, groups, order.is_some())?;
+    let symmetric = zeros_symmetric && order.is_none();
+    let plan = Plan { shape, said, grouping, groups, order, symmetric, scale };
+    Ok(Described { form: Form::Gptq(Box::new(plan)), activation: Activation::Float, used })
+}
+
+/// Output and input features.
+fn shape(site: Site<'_>, said: &Said) -> Result<(usize, usize)> {
+    let (down, across) = site.sides(".qweight")?;
+    let many = |n: usize| n.checked_mul(32 / said.bits);
+    let shape = match said.kind {
+        Kind::Gptq => many(down).map(|cols| (across, cols)),
+        Kind::Awq => many(across).map(|rows| (rows, down)),
+    };
+    shape
+        .filter(|(rows, cols)| rows.checked_mul(*cols).is_some_and(|n| n.checked_mul(said.bits).is_some()))
+        .ok_or_else(|| site.bad(".qweight", "its shape is too large"))
+}
+
+impl Plan {
+    /// Bytes of codes and scales, once opened.
+    pub fn packed_bytes(&self) -> usize {
+        let (rows, cols) = self.shape;
+        let codes = rows * (cols * self.said.bits / 8);
+        let scales = rows * self.groups;
+        let zeros = if self.symmetric { 0 } else { 2 * scales };
+        codes + self.scale.size() * scales + zeros + self.order.as_ref().map_or(0, |g| 4 * g.len())
+    }
+
+    /// What the codes are, and the type of the scales.
+    pub fn codes(&self) -> (Codes, Option<FloatType>) {
+        let bits = self.packing().bits();
+        let codes = match self.symmetric {
+            true => Codes::Int(bits, self.grouping),
+            false => Codes::Affine { bits, grouping: self.grouping, ordered: self.order.is_some() },
+        };
+        (codes, Some(self.scale))
+    }
+
+    fn packing(&self) -> Packing {
+        if self.said.bits == 4 { Packing::Nibble } else { Packing::Offset8 }
+    }
+
+    /// Turns words into rows.
+    pub fn open(self, site: Site<'_>) -> Result<Matrix<Bytes>> {
+        let words = Words::read(site, ".qweight")?;
+        let codes = Bytes::from(match self.said.kind {
+            Kind::Gptq => gptq_rows(&words, self.shape, self.said.bits),
+            Kind::Awq => awq_rows(&words, self.shape),
+        });
+        let int = IntStorage {
+            packing: self.packing(),
+            row_bytes: self.shape.1 * self.said.bits / 8,
+            codes,
+            grouping: self.grouping,
+            scales: scales(site, self.shape.0, self.groups)?,
+        };
+        let storage = if self.symmetric {
+            Storage::Int(int)
+        } else {
+            let zeros = zeros(site, &self.said, self.shape.0, self.groups)?;
+            Storage::Affine(AffineStorage { int, zeros, groups: self.order })
+        };
+        site.matrix(".qweight", self.shape, storage, RowOrder::Natural)
+    }
 }
 
 /// A tensor of 32-bit words.
@@ -129,7 +127,7 @@ struct Words<'a> {
 }
 
 impl<'a> Words<'a> {
-    fn of(site: Site<'a>, suffix: &str) -> Result<Self> {
+    fn read(site: Site<'a>, suffix: &str) -> Result<Self> {
         let across = site.sides(suffix)?.1;
         Ok(Words { data: &site.typed(suffix, &[DType::I32])?.data, across })
     }
@@ -146,9 +144,6 @@ impl<'a> Words<'a> {
 fn gptq_rows(words: &Words<'_>, (rows, cols): (usize, usize), bits: usize) -> Vec<u8> {
     let width = cols * bits / 8;
     let mut out = vec![0u8; rows * width];
-    if width == 0 {
-        return out;
-    }
     for down in 0..width / 4 {
         for (row, bytes) in out.chunks_exact_mut(width).enumerate() {
             bytes[4 * down..4 * down + 4].copy_from_slice(&words.get(down, row).to_le_bytes());
@@ -174,12 +169,8 @@ fn awq_rows(words: &Words<'_>, (rows, cols): (usize, usize)) -> Vec<u8> {
 }
 
 /// Scales with one row's side by side.
-fn scales(site: Site<'_>, rows: usize) -> Result<ScaleArray<Bytes>> {
+fn scales(site: Site<'_>, rows: usize, groups: usize) -> Result<ScaleArray<Bytes>> {
     let found = site.scales(".scales", ScaleUse::Multiply)?;
-    let (groups, across) = site.sides(".scales")?;
-    if across != rows || groups == 0 {
-        return Err(site.bad(".scales", format!("[{groups}, {across}] does not suit {rows} output features")));
-    }
     let size = found.ty.size();
     let mut data = Vec::with_capacity(found.data.len());
     for row in 0..rows {
@@ -191,32 +182,52 @@ fn scales(site: Site<'_>, rows: usize) -> Result<ScaleArray<Bytes>> {
     Ok(ScaleArray { data: Bytes::from(data), ..found })
 }
 
-/// Zero points with one row's side by side, less the offset that the codes carry.
-fn zeros(site: Site<'_>, said: &Said, rows: usize, groups: usize) -> Result<Vec<i16>> {
-    let middle = 1i16 << (said.bits - 1);
+/// Checks the shape of the zero points, and whether all are the middle of the codes.
+fn zeros_are_middles(site: Site<'_>, said: &Said, rows: usize, groups: usize) -> Result<bool> {
     if site.tensor(".qzeros").is_none() {
         if !said.symmetric {
             return Err(site.bad(".qzeros", "is missing, and config.json doesn't say that the codes are symmetric"));
         }
-        return Ok(vec![0; rows * groups]);
+        return Ok(true);
     }
-    let words = Words::of(site, ".qzeros")?;
+    let words = Words::read(site, ".qzeros")?;
     let (down, across) = site.sides(".qzeros")?;
-    let per_word = 32 / said.bits;
-    if down != groups || across != rows.div_ceil(per_word) {
+    if down != groups || across != rows.div_ceil(32 / said.bits) {
         let what = format!("[{down}, {across}] words do not hold {groups} x {rows} zero points of {} bits", said.bits);
         return Err(site.bad(".qzeros", what));
     }
-    let mask = (1u32 << said.bits) - 1;
-    let place = |row: usize| match said.kind {
+    Ok((0..groups).all(|group| (0..rows).all(|row| zero(&words, said, row, group) == 0)))
+}
+
+/// Zero points with one row's side by side, less the offset that the codes carry.
+fn zeros(site: Site<'_>, said: &Said, rows: usize, groups: usize) -> Result<Vec<i16>> {
+    if site.tensor(".qzeros").is_none() {
+        return Ok(vec![0; rows * groups]);
+    }
+    let words = Words::read(site, ".qzeros")?;
+    Ok((0..rows).flat_map(|row| (0..groups).map(move |g| (row, g))).map(|(r, g)| zero(&words, said, r, g)).collect())
+}
+
+/// One zero point, less the middle of the codes.
+///
+/// GPTQ's first format stores zero points less one. AutoGPTQ, ExLlama and vLLM add one to each and keep the bits of a
+/// code, so that the largest code stands for 0. GPTQModel subtracts and adds one in all fields of a word at once, so
+/// that in its own checkpoints a zero point of 0 borrows from the next.
+fn zero(words: &Words<'_>, said: &Said, row: usize, group: usize) -> i16 {
+    let (bits, per_word) = (said.bits, 32 / said.bits);
+    let mask = (1u32 << bits) - 1;
+    let field = match said.kind {
         Kind::Gptq => row % per_word,
         Kind::Awq => AWQ_ORDER.iter().position(|r| *r == row % 8).unwrap_or(0),
     };
-    let zero = |row: usize, group: usize| {
-        let code = words.get(group, row / per_word) >> (said.bits * place(row)) & mask;
-        code as i16 + said.zero_offset - middle
+    let word = words.get(group, row / per_word);
+    let code = match said.zeros {
+        ZeroPoints::AsStored => word >> (bits * field) & mask,
+        ZeroPoints::LessOne => ((word >> (bits * field) & mask) + 1) & mask,
+        // All ones divided by the largest code: a one in each field.
+        ZeroPoints::LessOneInWords => word.wrapping_add(u32::MAX / mask) >> (bits * field) & mask,
     };
-    Ok((0..rows).flat_map(|row| (0..groups).map(move |group| (row, group))).map(|(r, g)| zero(r, g)).collect())
+    code as i16 - (1i16 << (bits - 1))
 }
 
 /// The groups of columns; none where they are in order.
@@ -229,23 +240,18 @@ fn order(site: Site<'_>, cols: usize, groups: usize) -> Result<Option<Vec<u32>>>
     if let Some(g) = found.iter().find(|g| **g as usize >= groups) {
         return Err(site.bad(".g_idx", format!("group {g} of {groups}")));
     }
-    let size = cols.div_ceil(groups);
+    let size = cols.div_ceil(groups).max(1);
     let in_order = found.iter().enumerate().all(|(c, g)| *g as usize == c / size);
     Ok((!in_order).then_some(found))
 }
 
 /// The group size, as the number of scales tells it.
-fn grouping(site: Site<'_>, cols: usize, groups: usize, ordered: bool) -> Result<Grouping> {
-    let said = quantization(site.model)
-        .and_then(|c| c.get("group_size").or_else(|| c.get("q_group_size")))
-        .and_then(Value::as_i64)
-        .and_then(|n| usize::try_from(n).ok())
-        .filter(|n| *n > 0);
-    let size = said.unwrap_or_else(|| cols.div_ceil(groups));
+fn grouping(site: Site<'_>, said: &Said, cols: usize, groups: usize, ordered: bool) -> Result<Grouping> {
+    let size = said.group_size.unwrap_or_else(|| cols.div_ceil(groups));
     if groups == 1 && !ordered {
         return Ok(Grouping::Row);
     }
-    if cols.div_ceil(size) != groups {
+    if size == 0 || cols.div_ceil(size) != groups {
         return Err(
             site.bad(".scales", format!("{groups} scales a row do not suit {cols} columns in groups of {size}"))
         );

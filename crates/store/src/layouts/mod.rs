@@ -4,15 +4,24 @@
 //! layout, `P.weight_packed` or an I8 `P.weight` with `P.weight_scale` compressed-tensors,
 //! a quantization state or `P.SCB` bitsandbytes, `P.qweight` GPTQ or AWQ, an F8_E4M3 `P.weight`
 //! 8-bit floats, and any other lone `P.weight` floats or ggml blocks.
+//!
+//! Every module passes one [`Gate`]: it is *described* first (names, types and shapes are checked with checked
+//! arithmetic, and every tensor of the module must be known; nothing is decoded or repacked) and then *opened* from its
+//! description.
 
 mod bitsandbytes;
+mod companions;
 mod compressed;
 mod declared;
+mod description;
 mod float8;
 mod gptq;
+mod gptq_config;
 mod packed;
 
-pub(crate) use declared::declared_schemes;
+pub(crate) use declared::{declared_schemes, layers};
+use description::{Codes, Form, Scaling};
+pub use description::{Description, Layout};
 
 use crate::{Bytes, DType, Error, Linear, Model, Result, Tensor, json::shown};
 use schemes::{Activation, FloatType, Matrix, RowOrder, ScaleArray, ScaleUse, Storage};
@@ -21,45 +30,112 @@ use serde_json::{Map, Value};
 /// No side of a matrix is longer.
 const MAX_SIDE: u64 = 1 << 40;
 
-/// Which layout a module's tensors have.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Layout {
-    Plain,
-    Packed,
-    CompressedPacked,
-    CompressedInt,
-    Bnb4,
-    BnbInt8,
-    Gptq,
-    Float8,
+/// The one entrance to a model's weights: describes modules and opens what it has described.
+pub(crate) struct Gate<'a> {
+    model: &'a Model,
+    /// What many modules need again and again; none where only one is asked for.
+    index: Option<Index<'a>>,
+}
+
+/// Names and entries of a model, arranged so that looking up one module's takes no pass over all.
+struct Index<'a> {
+    /// All names of tensors, sorted.
+    names: Vec<&'a str>,
+    /// The entries of the packed layout.
+    entries: Result<packed::Entries>,
+}
+
+impl<'a> Gate<'a> {
+    /// For one module, or a few.
+    pub fn new(model: &'a Model) -> Self {
+        Gate { model, index: None }
+    }
+
+    /// For all modules of a model.
+    pub fn indexed(model: &'a Model) -> Self {
+        let mut names: Vec<&str> = model.tensors.keys().map(String::as_str).collect();
+        names.sort_unstable();
+        Gate { model, index: Some(Index { names, entries: packed::entries(model) }) }
+    }
+
+    fn site<'s>(&'s self, module: &'s str) -> Site<'s> {
+        Site { gate: self, module }
+    }
+
+    /// Describes a module's weights; none where no form of them is stored.
+    pub fn describe(&self, module: &str) -> Result<Option<Description>> {
+        let site = self.site(module);
+        site.layout().map(|layout| site.describe(layout)).transpose()
+    }
 }
 
 /// One module of a model.
 #[derive(Clone, Copy)]
 struct Site<'a> {
-    model: &'a Model,
+    gate: &'a Gate<'a>,
     module: &'a str,
 }
 
+/// A layout's own part of a description.
+struct Described {
+    form: Form,
+    activation: Activation,
+    /// Suffixes of the tensors that are read.
+    used: Vec<&'static str>,
+}
+
+impl Described {
+    /// A matrix of views, with activations left as they are.
+    fn views(matrix: Matrix<Bytes>, used: impl IntoIterator<Item = &'static str>) -> Self {
+        Described {
+            form: Form::Views(Box::new(matrix)),
+            activation: Activation::Float,
+            used: used.into_iter().collect(),
+        }
+    }
+}
+
 impl<'a> Site<'a> {
+    fn model(self) -> &'a Model {
+        self.gate.model
+    }
+
     /// The tensor whose name is the module's plus `suffix`.
     fn tensor(self, suffix: &str) -> Option<&'a Tensor> {
-        self.model.tensors.get(&format!("{}{suffix}", self.module))
+        self.model().tensors.get(&format!("{}{suffix}", self.module))
+    }
+
+    /// What follows the module's name in the names of all tensors under it, dot included.
+    fn companions(self) -> Vec<&'a str> {
+        let suffix = |name: &&'a str| name.strip_prefix(self.module).filter(|rest| rest.starts_with('.'));
+        match &self.gate.index {
+            Some(index) => {
+                let first = format!("{}.", self.module);
+                let start = index.names.partition_point(|name| **name < *first);
+                index.names[start..].iter().map_while(suffix).collect()
+            }
+            None => self.model().tensors.keys().map(String::as_str).filter_map(|name| suffix(&name)).collect(),
+        }
     }
 
     /// The same; an error when it is missing.
     fn need(self, suffix: &str) -> Result<&'a Tensor> {
         self.tensor(suffix)
-            .ok_or_else(|| Error::tensor(&self.model.path, shown(&format!("{}{suffix}", self.module)), "is missing"))
+            .ok_or_else(|| Error::tensor(&self.model().path, shown(&format!("{}{suffix}", self.module)), "is missing"))
     }
 
     /// An error about the tensor with `suffix`, in its file.
     fn bad(self, suffix: &str, what: impl Into<String>) -> Error {
         let name = format!("{}{suffix}", self.module);
-        match self.model.tensors.get(&name) {
+        match self.model().tensors.get(&name) {
             Some(t) => Error::tensor(&t.file, shown(&t.stored_name), what),
-            None => Error::tensor(&self.model.path, shown(&name), what),
+            None => Error::tensor(&self.model().path, shown(&name), what),
         }
+    }
+
+    /// An error about what config.json says of the module.
+    fn unsupported(self, what: impl Into<String>) -> Error {
+        Error::unsupported(&self.model().path, format!("module {}: {}", shown(self.module), what.into()))
     }
 
     /// A matrix over `storage`; what doesn't fit is an error about the tensor with `suffix`.
@@ -125,56 +201,104 @@ impl<'a> Site<'a> {
         })
     }
 
-    /// Rows and columns of the weights.
-    fn shape(self, layout: Layout) -> Result<(usize, usize)> {
-        match layout {
-            Layout::Plain | Layout::CompressedInt | Layout::BnbInt8 | Layout::Float8 => self.sides(".weight"),
-            Layout::Gptq => gptq::shape(self),
-            Layout::Packed => packed::shape(self),
-            Layout::CompressedPacked => compressed::packed_shape(self),
-            Layout::Bnb4 => bitsandbytes::four_bit_shape(self),
+    /// Describes weights in `layout`, with their bias and all that stands beside them.
+    fn describe(self, layout: Layout) -> Result<Description> {
+        companions::check_known(self)?;
+        let Described { form, activation, mut used } = match layout {
+            Layout::Plain => plain(self)?,
+            Layout::Packed => packed::describe(self)?,
+            Layout::CompressedPacked => compressed::pack_quantized(self)?,
+            Layout::CompressedInt => compressed::int_quantized(self)?,
+            Layout::Bnb4 => bitsandbytes::four_bit(self)?,
+            Layout::BnbInt8 => bitsandbytes::int8(self)?,
+            Layout::Gptq => gptq::describe(self)?,
+            Layout::Float8 => float8::describe(self)?,
+        };
+        let main = used.first().copied().unwrap_or(".weight");
+        let (rows, cols, packed_bytes, (codes, scale_type)) = match &form {
+            Form::Views(m) => (m.rows(), m.cols(), m.packed_bytes(), description::codes_of(m.storage())),
+            Form::Compressed(plan) => (plan.shape.0, plan.shape.1, plan.packed_bytes(), plan.codes()),
+            Form::Gptq(plan) => (plan.shape.0, plan.shape.1, plan.packed_bytes(), plan.codes()),
+        };
+        if rows == 0 || cols == 0 {
+            return Err(self.bad(main, format!("[{rows}, {cols}] holds no weights")));
         }
+        if let Some(bias) = self.tensor(".bias") {
+            // Not of a lone float matrix: the bias of a transposed one (Conv1D) has its columns' length.
+            if layout != Layout::Plain {
+                check_bias(self, bias, rows)?;
+            }
+            used.push(".bias");
+        }
+        let (scaling, more) = companions::scaling(self, cols, activation)?;
+        used.extend(more);
+        let unneeded = companions::unneeded(self, layout, codes, &used)?;
+        Ok(Description {
+            module: self.module.into(),
+            layout,
+            rows,
+            cols,
+            scheme: description::scheme_name(codes, activation, &scaling),
+            activation,
+            packed_bytes,
+            scale_type,
+            tensors: used.iter().map(|suffix| format!("{}{suffix}", self.module)).collect(),
+            unneeded,
+            codes,
+            form,
+            scaling,
+        })
     }
 }
 
 /// Whether any form of the module's weights is stored.
 pub(crate) fn is_stored(model: &Model, module: &str) -> bool {
-    Site { model, module }.layout().is_some()
+    Gate::new(model).site(module).layout().is_some()
 }
 
-/// Rows and columns of a module's weights; none when there are none.
-pub(crate) fn shape(model: &Model, module: &str) -> Result<Option<(usize, usize)>> {
-    let site = Site { model, module };
-    site.layout().map(|l| site.shape(l)).transpose()
+/// Opens what has been described: the one place where weights are repacked.
+pub(crate) fn open(model: &Model, description: Description) -> Result<Linear> {
+    let gate = Gate::new(model);
+    let site = gate.site(&description.module);
+    let matrix = match description.form {
+        Form::Views(matrix) => *matrix,
+        Form::Compressed(plan) => plan.open(site)?,
+        Form::Gptq(plan) => plan.open(site)?,
+    };
+    let (shape, order) = ((matrix.rows(), matrix.cols()), matrix.order());
+    let matrix = match description.scaling {
+        Scaling { factor: None, columns: None } => matrix,
+        scaling => site.matrix(".weight", shape, scaling.apply(matrix.into_storage()), order)?,
+    };
+    let bias = site.tensor(".bias");
+    bias.map(|bias| check_bias(site, bias, shape.0)).transpose()?;
+    let bias = bias.map(dense).transpose()?;
+    Ok(Linear { matrix, bias, activation: description.activation })
 }
 
-/// The linear layer of a module.
+/// Describes and opens one module.
 pub(crate) fn linear(model: &Model, module: &str) -> Result<Linear> {
-    let site = Site { model, module };
-    let Some(layout) = site.layout() else {
-        return Err(site.bad(".weight", "is missing"));
-    };
-    let (matrix, activation) = match layout {
-        Layout::Plain => (plain(site)?, Activation::Float),
-        Layout::Packed => packed::linear(site)?,
-        Layout::CompressedPacked => compressed::pack_quantized(site)?,
-        Layout::CompressedInt => compressed::int_quantized(site)?,
-        Layout::Bnb4 => (bitsandbytes::four_bit(site)?, Activation::Float),
-        Layout::BnbInt8 => (bitsandbytes::int8(site)?, Activation::Float),
-        Layout::Gptq => (gptq::matrix(site)?, Activation::Float),
-        Layout::Float8 => (float8::matrix(site)?, Activation::Float),
-    };
-    let bias = site.tensor(".bias").map(dense).transpose()?;
-    if let Some(bias) = &bias
-        && bias.len() != matrix.rows()
-    {
-        return Err(site.bad(".bias", format!("{} values for {} rows", bias.len(), matrix.rows())));
+    let gate = Gate::new(model);
+    match gate.describe(module)? {
+        Some(description) => open(model, description),
+        None => Err(gate.site(module).bad(".weight", "is missing")),
     }
-    Ok(Linear { matrix, bias, activation })
+}
+
+fn check_bias(site: Site<'_>, bias: &Tensor, rows: usize) -> Result<()> {
+    if bias.dtype.float().is_none() && bias.dtype != DType::F64 {
+        return Err(site.bad(".bias", format!("type {} where floats are needed", bias.dtype)));
+    }
+    let values = bias.shape.iter().try_fold(1usize, |n, side| n.checked_mul(*side));
+    if values != Some(rows) {
+        let found = values.map_or("too many".into(), |n| n.to_string());
+        return Err(site.bad(".bias", format!("{found} values for {rows} rows")));
+    }
+    Ok(())
 }
 
 /// Floats and ggml blocks.
-fn plain(site: Site<'_>) -> Result<Matrix<Bytes>> {
+fn plain(site: Site<'_>) -> Result<Described> {
     let weight = site.need(".weight")?;
     let shape = site.sides(".weight")?;
     let storage = match (weight.dtype, weight.dtype.float()) {
@@ -182,7 +306,7 @@ fn plain(site: Site<'_>) -> Result<Matrix<Bytes>> {
         (DType::Ggml(ty), _) => Storage::Ggml(ty, weight.data.clone()),
         (other, _) => return Err(site.bad(".weight", format!("weights of type {other} are not supported"))),
     };
-    site.matrix(".weight", shape, storage, weight.order)
+    Ok(Described::views(site.matrix(".weight", shape, storage, weight.order)?, [".weight"]))
 }
 
 /// A small tensor as f32, its rows in natural order.
@@ -246,7 +370,7 @@ pub(crate) fn check_method(model: &Model) -> Result<()> {
     match method {
         Some("compressed-tensors") => compressed::check_config(model, config),
         Some("bitsandbytes" | "qconvert" | "fp8") => Ok(()),
-        Some("gptq" | "awq") => gptq::check_config(model, config),
+        Some("gptq" | "awq") => gptq_config::check(model, config),
         None if flag("load_in_8bit") || flag("load_in_4bit") => Ok(()),
         None => Err(Error::unsupported(&model.path, "quantization_config names no quant_method")),
         Some(other) => Err(Error::unsupported(
@@ -261,15 +385,26 @@ pub(crate) fn check_method(model: &Model) -> Result<()> {
 
 /// What the scheme of the checkpoint asks for and is not done here.
 pub(crate) fn notes(model: &Model) -> Vec<String> {
-    let Some(config) = quantization(model) else { return Vec::new() };
-    let groups = config.get("config_groups").and_then(Value::as_object).into_iter().flatten();
-    let mut inputs = groups.filter_map(|(_, group)| group.get("input_activations"));
-    let float = |input: &Value| input.get("type").and_then(Value::as_str) == Some("float");
-    let fp8 = config.get("quant_method").and_then(Value::as_str) == Some("fp8");
-    if fp8 || inputs.any(float) {
-        return vec!["its engine rounds activations to 8-bit floats; here they are not rounded".into()];
+    let config = quantization(model);
+    let groups = config.and_then(|c| c.get("config_groups")).and_then(Value::as_object).into_iter().flatten();
+    let inputs: Vec<&Value> = groups.filter_map(|(_, group)| group.get("input_activations")).collect();
+    let float = |input: &&Value| input.get("type").and_then(Value::as_str) == Some("float");
+    let fp8 = config.and_then(|c| c.get("quant_method")).and_then(Value::as_str) == Some("fp8");
+    let mut notes = Vec::new();
+    if fp8 || inputs.iter().any(float) {
+        notes.push("its engine rounds activations to 8-bit floats; here they are not rounded".into());
+    } else if inputs.iter().all(|input| input.is_null()) {
+        // Static scales of integers are used.
+        let scale = model.tensors.iter().find(|(name, _)| companions::is_of_activations(name));
+        notes.extend(scale.map(|(_, tensor)| {
+            let name = shown(&tensor.stored_name);
+            format!("its engine rounds activations ({name} is a scale for that); here they are not rounded")
+        }));
     }
-    Vec::new()
+    if config.and_then(|c| c.get("kv_cache_scheme")).is_some_and(|scheme| !scheme.is_null()) {
+        notes.push("its engine rounds keys and values (kv_cache_scheme); here they are not rounded".into());
+    }
+    notes
 }
 
 #[cfg(test)]

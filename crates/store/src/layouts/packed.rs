@@ -1,13 +1,13 @@
 //! The packed layout: each scheme at its true bits per weight.
 
-use super::{Site, json_shape, table};
+use super::{Described, Form, Site, json_shape, table};
 use crate::{
     Bytes, DType, Error, Model, Result, Tensor,
     json::{said, shown},
 };
 use indexmap::IndexMap;
 use schemes::{
-    Activation, Grouping, IntStorage, Matrix, Nf4Absmax, Nf4Storage, OutlierStorage, Packing, ScaleUse, Storage, nf4,
+    Activation, Grouping, IntStorage, Nf4Absmax, Nf4Storage, OutlierStorage, Packing, ScaleUse, Storage, nf4,
 };
 use serde::de::{DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess, Visitor};
 use serde_json::{Map, Value};
@@ -22,16 +22,6 @@ const MAX_GROUP: i64 = 1 << 24;
 /// Byte tensors: the bytes of I8 may be unsigned.
 const BYTES: [DType; 2] = [DType::I8, DType::U8];
 
-/// Rows and columns, from the entry.
-pub(super) fn shape(site: Site<'_>) -> Result<(usize, usize)> {
-    let entry = entry(site)?;
-    shape_of(site, &entry)
-}
-
-fn shape_of(site: Site<'_>, entry: &Map<String, Value>) -> Result<(usize, usize)> {
-    json_shape(entry.get("shape")).ok_or_else(|| bad(site, "shape is not two sizes"))
-}
-
 /// An error about the entry of a module.
 fn bad(site: Site<'_>, what: impl fmt::Display) -> Error {
     site.bad(".weight.codes", format!("entry in {KEY}: {what}"))
@@ -43,16 +33,73 @@ fn entry(site: Site<'_>) -> Result<Map<String, Value>> {
     let Some(weight) = codes.stored_name.strip_suffix(".codes") else {
         return Err(site.bad(".weight.codes", "the stored name does not end in .codes"));
     };
-    let Some(text) = site.model.metadata.get(KEY) else {
-        return Err(site.bad(".weight.codes", format!("the metadata have no {KEY}")));
+    if let Some(index) = &site.gate.index {
+        return match &index.entries {
+            Ok(entries) => object(site, entries.0.get(weight).cloned()),
+            Err(_) => Err(entries(site.model()).err().unwrap_or_else(|| bad(site, "there is none for this weight"))),
+        };
+    }
+    let Some(text) = site.model().metadata.get(KEY) else {
+        return Err(no_key(site));
     };
     let mut json = serde_json::Deserializer::from_str(text);
-    let found = Find { key: weight }
-        .deserialize(&mut json)
-        .map_err(|e| Error::malformed(&site.model.path, format!("metadata {KEY}: {}", shown(&e.to_string()))))?;
+    let found = Find { key: weight }.deserialize(&mut json).map_err(|e| not_json(site.model(), &e))?;
+    object(site, found)
+}
+
+fn object(site: Site<'_>, found: Option<Value>) -> Result<Map<String, Value>> {
     match found {
         Some(Value::Object(entry)) => Ok(entry),
+        _ if !site.model().metadata.contains_key(KEY) => Err(no_key(site)),
         _ => Err(bad(site, "there is none for this weight")),
+    }
+}
+
+fn no_key(site: Site<'_>) -> Error {
+    site.bad(".weight.codes", format!("the metadata have no {KEY}"))
+}
+
+fn not_json(model: &Model, e: &serde_json::Error) -> Error {
+    Error::malformed(&model.path, format!("metadata {KEY}: {}", shown(&e.to_string())))
+}
+
+/// All entries of a model; a name that stands twice is an error.
+pub(super) struct Entries(IndexMap<String, Value>);
+
+/// Reads all entries of a model at once.
+pub(super) fn entries(model: &Model) -> Result<Entries> {
+    let text = model.metadata.get(KEY).map_or("{}", String::as_str);
+    let mut json = serde_json::Deserializer::from_str(text);
+    All.deserialize(&mut json).map(Entries).map_err(|e| not_json(model, &e))
+}
+
+/// Takes all values of an object.
+struct All;
+
+impl<'de> DeserializeSeed<'de> for All {
+    type Value = IndexMap<String, Value>;
+
+    fn deserialize<D: Deserializer<'de>>(self, d: D) -> Result<Self::Value, D::Error> {
+        d.deserialize_map(self)
+    }
+}
+
+impl<'de> Visitor<'de> for All {
+    type Value = IndexMap<String, Value>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object of weights")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        let mut all = IndexMap::new();
+        while let Some((key, value)) = map.next_entry::<String, Value>()? {
+            if all.contains_key(&key) {
+                return Err(A::Error::custom(format!("{} stands twice", shown(&key))));
+            }
+            all.insert(key, value);
+        }
+        Ok(all)
     }
 }
 
@@ -97,10 +144,12 @@ impl<'de> Visitor<'de> for Find<'_> {
     }
 }
 
-pub(super) fn linear(site: Site<'_>) -> Result<(Matrix<Bytes>, Activation)> {
+pub(super) fn describe(site: Site<'_>) -> Result<Described> {
     let entry = entry(site)?;
-    let shape = shape_of(site, &entry)?;
+    let shape = json_shape(entry.get("shape")).ok_or_else(|| bad(site, "shape is not two sizes"))?;
     let codes = site.typed(".weight.codes", &BYTES)?;
+    let mut used = vec![".weight.codes"];
+    used.extend(parts(entry.get("kind").and_then(Value::as_str), site));
     let storage = match entry.get("kind").and_then(Value::as_str) {
         Some("int") => Storage::Int(int(site, &entry, shape.1, codes)?),
         Some("nf4") => Storage::Nf4(nf4(site, &entry, codes, false)?),
@@ -114,7 +163,23 @@ pub(super) fn linear(site: Site<'_>) -> Result<(Matrix<Bytes>, Activation)> {
         }
     };
     let matrix = site.matrix(".weight.codes", shape, storage, codes.order)?;
-    Ok((matrix, activation(site, &entry)?))
+    Ok(Described { form: Form::Views(Box::new(matrix)), activation: activation(site, &entry)?, used })
+}
+
+/// The tensors beside the codes, by kind.
+fn parts(kind: Option<&str>, site: Site<'_>) -> &'static [&'static str] {
+    match kind {
+        Some("int") => &[".weight.scales"],
+        Some("nf4") => &[".weight.absmax"],
+        Some("nf4-dq") => {
+            &[".weight.absmax_codes", ".weight.nested_absmax", ".weight.nested_map", ".weight.nested_offset"]
+        }
+        Some("outlier") if site.tensor(".weight.outlier_columns").is_some() => {
+            &[".weight.scales", ".weight.outlier_columns", ".weight.outliers"]
+        }
+        Some("outlier") => &[".weight.scales"],
+        _ => &[],
+    }
 }
 
 fn int(site: Site<'_>, entry: &Map<String, Value>, cols: usize, codes: &Tensor) -> Result<IntStorage<Bytes>> {
