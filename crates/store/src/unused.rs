@@ -148,3 +148,7 @@ fn family(config: &Config) -> &'static str {
         Family::Qwen3 => "qwen3",
     }
 }
+
+#[cfg(test)]
+#[path = "unused_tests.rs"]
+mod tests;

@@ -408,4 +408,6 @@ pub(crate) fn notes(model: &Model) -> Vec<String> {
 }
 
 #[cfg(test)]
+mod gate_tests;
+#[cfg(test)]
 mod tests;
