@@ -117,7 +117,7 @@ pub fn weights(model: &Model) -> Result<Vec<Weight>> {
         let weight = match mains.remove(name) {
             Some(layer) => {
                 let module = layer.module.clone();
-                matrix(name, &module, model.open_layer(layer)?.matrix)
+                matrix(name, &module, model.open_matrix(layer)?)
             }
             None if read.contains(name) || name == ROPE_FREQS || Model::is_buffer(name, tensor) => continue,
             None => undescribed(model, name, tensor)?,

@@ -293,6 +293,14 @@ impl Model {
         layouts::open(self, description)
     }
 
+    /// Opens only the weights of a layer that has been described: its bias is not looked at.
+    ///
+    /// # Errors
+    /// As [`Model::open_layer`].
+    pub fn open_matrix(&self, description: Description) -> Result<Matrix<Bytes>> {
+        layouts::open_matrix(self, description)
+    }
+
     /// Rows and columns of the linear layer of `module`, whatever the layout; none when it isn't there. The layer
     /// isn't opened.
     ///

@@ -256,8 +256,20 @@ pub(crate) fn is_stored(model: &Model, module: &str) -> bool {
     Gate::new(model).site(module).layout().is_some()
 }
 
-/// Opens what has been described: the one place where weights are repacked.
+/// Opens what has been described, with its bias.
 pub(crate) fn open(model: &Model, description: Description) -> Result<Linear> {
+    let gate = Gate::new(model);
+    let activation = description.activation;
+    let module = description.module.clone();
+    let matrix = open_matrix(model, description)?;
+    let site = gate.site(&module);
+    let bias = site.tensor(".bias");
+    bias.map(|bias| check_bias(site, bias, matrix.rows())).transpose()?;
+    Ok(Linear { matrix, bias: bias.map(dense).transpose()?, activation })
+}
+
+/// Opens the weights of what has been described: the one place where weights are repacked.
+pub(crate) fn open_matrix(model: &Model, description: Description) -> Result<Matrix<Bytes>> {
     let gate = Gate::new(model);
     let site = gate.site(&description.module);
     let matrix = match description.form {
@@ -266,14 +278,10 @@ pub(crate) fn open(model: &Model, description: Description) -> Result<Linear> {
         Form::Gptq(plan) => plan.open(site)?,
     };
     let (shape, order) = ((matrix.rows(), matrix.cols()), matrix.order());
-    let matrix = match description.scaling {
-        Scaling { factor: None, columns: None } => matrix,
-        scaling => site.matrix(".weight", shape, scaling.apply(matrix.into_storage()), order)?,
-    };
-    let bias = site.tensor(".bias");
-    bias.map(|bias| check_bias(site, bias, shape.0)).transpose()?;
-    let bias = bias.map(dense).transpose()?;
-    Ok(Linear { matrix, bias, activation: description.activation })
+    match description.scaling {
+        Scaling { factor: None, columns: None } => Ok(matrix),
+        scaling => site.matrix(".weight", shape, scaling.apply(matrix.into_storage()), order),
+    }
 }
 
 /// Describes and opens one module.
