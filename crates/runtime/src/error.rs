@@ -33,6 +33,17 @@ pub enum Error {
     /// Sequences of a batch differ in length.
     #[error("the sequences of a batch must have one length; found {0} and {1}")]
     Uneven(usize, usize),
+    /// A sequence longer than a layer's sliding window.
+    #[error(
+        "the model has a sliding window of {window} tokens, which is not supported in sequences beyond it; this one has \
+         {longest}: shorten it"
+    )]
+    Window {
+        /// Tokens that a layer sees.
+        window: usize,
+        /// Tokens of the longest sequence.
+        longest: usize,
+    },
     /// Nothing to run.
     #[error("there are no tokens to run")]
     Empty,

@@ -2,7 +2,7 @@
 
 use crate::{Error, Result};
 use memmap2::{Advice, Mmap, UncheckedAdvice};
-use std::{fmt, fs::File, ops::Deref, ops::Range, path::Path, sync::Arc};
+use std::{fmt, fs, fs::File, ops::Deref, ops::Range, path::Path, sync::Arc};
 
 enum Backing {
     Map(Mmap),
@@ -23,11 +23,12 @@ impl Bytes {
     /// [`Error::Io`] when it can't be opened or mapped.
     pub fn map(path: &Path) -> Result<Self> {
         let io = |e| Error::io(path, "read", e);
-        let file = File::open(path).map_err(io)?;
-        let meta = file.metadata().map_err(io)?;
-        if !meta.is_file() {
+        // Before it is opened: opening a pipe would wait for a writer.
+        if !fs::metadata(path).map_err(io)?.is_file() {
             return Err(Error::malformed(path, "is not a regular file"));
         }
+        let file = File::open(path).map_err(io)?;
+        let meta = file.metadata().map_err(io)?;
         if meta.len() == 0 {
             return Ok(Bytes::from(Vec::new()));
         }

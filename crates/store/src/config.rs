@@ -1,9 +1,14 @@
 //! What the runtime must know of a model, whatever file it came from.
 
+mod keys;
 mod parse;
+mod rope;
+mod unread;
+mod window;
 
 pub use parse::MAX_SIZE;
 pub(crate) use parse::{parse, token_ids};
+pub(crate) use unread::notes;
 
 /// Model families that the runtime runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,6 +54,8 @@ pub enum RopeScaling {
         attention_factor: f64,
         /// The context length of pre-training.
         original_max_position: usize,
+        /// Whether the ends of the ramp are rounded outwards to whole dimensions.
+        truncate: bool,
     },
     /// Explicit factors, one for each rotary frequency: the frequency is divided by it
     /// (GGUF's `rope_freqs.weight`, llama.cpp's form of Llama 3.1's scaling).
@@ -82,6 +89,9 @@ pub struct Config {
     pub rope_scaling: RopeScaling,
     /// Context length that the model was trained for.
     pub max_position: usize,
+    /// Tokens that a layer with sliding-window attention sees, at least `max_position`. Attention here is full, so
+    /// longer sequences must be refused.
+    pub window: Option<usize>,
     /// Whether the output projection is the embedding.
     pub tie_word_embeddings: bool,
     /// Begin-of-sequence token, if the model names one.

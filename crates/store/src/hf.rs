@@ -1,10 +1,15 @@
 //! Hugging Face directories: config.json, one safetensors file or shards with their index, and
 //! the files that travel with them.
 
+mod folders;
+mod links;
+mod names;
+
 use crate::{
     Bytes, Container, Error, Model, Result, SideFile, Tensor,
     json::{UniqueStrings, shown},
-    safetensors::{self, INDEX_FILE, SINGLE_FILE},
+    parse_json,
+    safetensors::{self, INDEX_FILE},
 };
 use indexmap::{IndexMap, IndexSet, map::Entry};
 use serde_json::Value;
@@ -29,29 +34,47 @@ pub const FILE_KEY: &str = "qconvert.hf.";
 /// The model's configuration.
 pub const CONFIG_FILE: &str = "config.json";
 
+pub(crate) use folders::ADAPTER;
+
 /// Extensions of weight files, whoever reads them.
 const WEIGHTS: [&str; 13] =
     ["safetensors", "gguf", "ggml", "bin", "pt", "pth", "ckpt", "h5", "msgpack", "onnx", "ot", "npz", "tflite"];
 
+/// Where a folder's weights lie.
+pub(crate) enum Weights {
+    /// One safetensors file.
+    File(PathBuf),
+    /// The index of several.
+    Index(PathBuf),
+}
+
 /// Reads the directory `dir`.
 pub(crate) fn read_directory(dir: &Path) -> Result<Model> {
-    let config_path = dir.join(CONFIG_FILE);
-    let config_text = if is_file(&config_path) { Some(bounded(&config_path)?) } else { None };
-    let config_json = config_text.as_deref().map(|text| parse_json(&config_path, text)).transpose()?;
     let mut warnings = Vec::new();
-    let single = dir.join(SINGLE_FILE);
-    let index = dir.join(INDEX_FILE);
-    let (tensors, metadata) = if is_file(&single) {
-        if is_file(&index) {
-            warnings.push(format!("{SINGLE_FILE} is read; {INDEX_FILE} beside it is not"));
+    let weights = folders::weights(dir, &mut warnings)?;
+    read_folder(dir, &weights, warnings)
+}
+
+/// Reads the weights of a folder with the folder's other files.
+pub(crate) fn read_folder(dir: &Path, weights: &Weights, mut warnings: Vec<String>) -> Result<Model> {
+    let config_path = dir.join(CONFIG_FILE);
+    let config_text = match fs::symlink_metadata(&config_path) {
+        Ok(_) => {
+            links::check(dir, &config_path)?;
+            Some(bounded(&config_path)?)
         }
-        let contents = safetensors::read(&single, &Bytes::map(&single)?)?;
-        (contents.tensors, contents.metadata)
-    } else if is_file(&index) {
-        read_shards(dir, &index, &mut warnings)?
-    } else {
-        return Err(no_weights(dir));
+        Err(_) => None,
     };
+    let config_json = config_text.as_deref().map(|text| parse_object(&config_path, text)).transpose()?;
+    let (mut tensors, metadata) = match weights {
+        Weights::File(path) => {
+            let contents = safetensors::read(path, &map_weights(path)?)?;
+            (contents.tensors, contents.metadata)
+        }
+        Weights::Index(path) => read_shards(dir, path, &mut warnings)?,
+    };
+    folders::refuse_other_formats(weights, tensors.keys())?;
+    warnings.extend(names::add_prefix(&mut tensors, config_json.as_ref())?);
     let side_files = side_files(dir, &mut warnings)?;
     Ok(Model {
         path: dir.to_path_buf(),
@@ -65,19 +88,35 @@ pub(crate) fn read_directory(dir: &Path) -> Result<Model> {
     })
 }
 
+/// Maps a file of weights.
+///
+/// # Errors
+/// When it can't be read, or is the pointer that Git leaves of a large file.
+pub(crate) fn map_weights(path: &Path) -> Result<Bytes> {
+    let bytes = Bytes::map(path)?;
+    if is_lfs_pointer(&bytes) {
+        return Err(Error::unsupported(path, "is a Git LFS pointer, not the file itself: run git lfs pull"));
+    }
+    Ok(bytes)
+}
+
+/// Whether a file is what Git keeps in the place of a large one.
+fn is_lfs_pointer(bytes: &[u8]) -> bool {
+    bytes.len() < 1024 && bytes.starts_with(b"version https://git-lfs")
+}
+
 /// Reads a .safetensors file on its own; config.json and other files come from its metadata.
 pub(crate) fn read_bare(path: &Path) -> Result<Model> {
     if let Some(total) = shard_of(path) {
         return Err(Error::unsupported(path, format!("is one shard of {total}; give the folder that holds them")));
     }
-    let contents = safetensors::read(path, &Bytes::map(path)?)?;
+    let mut contents = safetensors::read(path, &map_weights(path)?)?;
     let (mut config_json, mut config_text, mut side_files) = (None, None, Vec::new());
     for (key, value) in &contents.metadata {
         match key.strip_prefix(FILE_KEY) {
             Some(CONFIG_FILE) => {
-                config_json = Some(
-                    serde_json::from_str(value).map_err(|e| Error::malformed(path, format!("metadata {key}: {e}")))?,
-                );
+                let json = parse_json(value.as_bytes());
+                config_json = Some(json.map_err(|e| Error::malformed(path, format!("metadata {key}: {e}")))?);
                 config_text = Some(Bytes::from(value.clone().into_bytes()));
             }
             Some(name) if is_plain_name(name) => {
@@ -89,6 +128,7 @@ pub(crate) fn read_bare(path: &Path) -> Result<Model> {
             None => {}
         }
     }
+    let warnings = names::add_prefix(&mut contents.tensors, config_json.as_ref())?.into_iter().collect();
     Ok(Model {
         path: path.to_path_buf(),
         container: Container::Safetensors,
@@ -97,7 +137,7 @@ pub(crate) fn read_bare(path: &Path) -> Result<Model> {
         config_json,
         config_text,
         side_files,
-        warnings: Vec::new(),
+        warnings,
     })
 }
 
@@ -112,8 +152,8 @@ fn is_file(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|m| m.is_file())
 }
 
-fn parse_json(path: &Path, text: &[u8]) -> Result<Value> {
-    let json: Value = serde_json::from_slice(text).map_err(|e| Error::malformed(path, e.to_string()))?;
+fn parse_object(path: &Path, text: &[u8]) -> Result<Value> {
+    let json = parse_json(text).map_err(|e| Error::malformed(path, e))?;
     if !json.is_object() {
         return Err(Error::malformed(path, "is not a JSON object"));
     }
@@ -135,26 +175,6 @@ fn shard_of(path: &Path) -> Option<u32> {
     let (_, number) = front.rsplit_once('-')?;
     let total: u32 = total.parse().ok()?;
     (number.parse::<u32>().is_ok() && total > 1).then_some(total)
-}
-
-/// Why a directory without safetensors weights can't be read, and the way out.
-fn no_weights(dir: &Path) -> Error {
-    let names: Vec<String> =
-        fs::read_dir(dir).into_iter().flatten().filter_map(|e| e.ok()?.file_name().into_string().ok()).collect();
-    let ending = |ends: &[&str]| names.iter().filter(|n| ends.iter().any(|e| n.ends_with(e))).min();
-    if let Some(name) = ending(&[".bin", ".pt", ".pth"]) {
-        return pickle(&dir.join(name));
-    }
-    if let Some(name) = ending(&[".gguf"]) {
-        return Error::unsupported(dir, format!("holds no {SINGLE_FILE}; to read {name}, give that file"));
-    }
-    if let Some(name) = ending(&[".safetensors"]) {
-        return Error::malformed(
-            dir,
-            format!("holds neither {SINGLE_FILE} nor {INDEX_FILE}; to read {name}, give that file"),
-        );
-    }
-    Error::malformed(dir, format!("is no model directory: neither {SINGLE_FILE} nor {INDEX_FILE} is in it"))
 }
 
 /// The refusal of PyTorch's pickles.
@@ -190,7 +210,7 @@ fn read_shards(dir: &Path, index: &Path, warnings: &mut Vec<String>) -> Result<R
     let mut unlisted = 0usize;
     for file in files {
         let path = dir.join(file);
-        let contents = safetensors::read(&path, &Bytes::map(&path)?)?;
+        let contents = safetensors::read(&path, &map_weights(&path)?)?;
         merge_metadata(&path, &mut metadata, contents.metadata)?;
         for (name, tensor) in contents.tensors {
             if let Some(other) = homes.insert(name.clone(), file) {
@@ -263,8 +283,13 @@ fn side_files(dir: &Path, warnings: &mut Vec<String>) -> Result<Vec<SideFile>> {
             warnings.push(format!("{}: left behind: the name is not UTF-8", entry.path().display()));
             continue;
         };
-        if travels(&name) && is_file(&entry.path()) {
+        if !travels(&name) {
+            continue;
+        }
+        if is_file(&entry.path()) {
             found.push((name, entry.path()));
+        } else if !entry.path().exists() {
+            warnings.push(format!("{name}: left behind: it is a link to what is absent"));
         }
     }
     found.sort();
@@ -275,7 +300,11 @@ fn side_files(dir: &Path, warnings: &mut Vec<String>) -> Result<Vec<SideFile>> {
     }
     let mut files = Vec::with_capacity(found.len());
     for (name, path) in found {
+        links::check(dir, &path)?;
         let data = Bytes::map(&path)?;
+        if is_lfs_pointer(&data) {
+            warnings.push(format!("{name} is a Git LFS pointer, not the file itself: run git lfs pull"));
+        }
         if data.len() as u64 > MAX_SIDE_FILE {
             warnings.push(format!("{name}: left behind: {} bytes are over the limit of {MAX_SIDE_FILE}", data.len()));
             continue;

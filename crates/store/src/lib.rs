@@ -25,6 +25,7 @@ pub use bytes::Bytes;
 pub use config::{Config, Family, MAX_SIZE, RopeScaling};
 pub use dtype::DType;
 pub use error::{Error, Result};
+pub use json::parse_json;
 pub use layouts::{Description, Layout};
 pub use model::{Container, Linear, Model, SideFile, Tensor, combined_blake3, open};
 pub use progress::{Progress, Silent, Unit};

@@ -2,7 +2,7 @@
 
 use crate::{
     Bytes, Config, DType, Description, Error, Family, Result, RopeScaling, TextTokenizer, config, gguf, hf,
-    json::shown, layouts, safetensors, unused::ROPE_FREQS,
+    json::shown, layouts, parse_json, safetensors, unused::ROPE_FREQS,
 };
 use indexmap::IndexMap;
 use schemes::{Activation, Matrix, RowOrder};
@@ -129,7 +129,7 @@ fn read(path: &Path) -> Result<Model> {
     let meta = fs::metadata(path).map_err(|e| Error::io(path, "open", e))?;
     if meta.is_dir() {
         return match gguf::only_model(path)? {
-            Some(file) => read_gguf(&file, &Bytes::map(&file)?),
+            Some(file) => read_gguf(&file, &hf::map_weights(&file)?),
             None => hf::read_directory(path),
         };
     }
@@ -139,7 +139,7 @@ fn read(path: &Path) -> Result<Model> {
     let extension = path.extension().and_then(|e| e.to_str()).unwrap_or("").to_ascii_lowercase();
     match extension.as_str() {
         "safetensors" => read_safetensors(path),
-        "gguf" => read_gguf(path, &Bytes::map(path)?),
+        "gguf" => read_gguf(path, &hf::map_weights(path)?),
         "bin" | "pt" | "pth" | "ckpt" | "pkl" => Err(hf::pickle(path)),
         _ => sniff(path),
     }
@@ -147,7 +147,7 @@ fn read(path: &Path) -> Result<Model> {
 
 /// A file whose name says nothing.
 fn sniff(path: &Path) -> Result<Model> {
-    let bytes = Bytes::map(path)?;
+    let bytes = hf::map_weights(path)?;
     if bytes.starts_with(b"GGUF") {
         return read_gguf(path, &bytes);
     }
@@ -163,14 +163,19 @@ fn sniff(path: &Path) -> Result<Model> {
     Err(Error::unsupported(path, "is neither a GGUF nor a safetensors file"))
 }
 
-/// `model.safetensors` beside its config.json stands for the folder.
+/// A file beside a config.json is read with it, unless it carries a configuration of its own or is one of several.
 fn read_safetensors(path: &Path) -> Result<Model> {
+    let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let named = path.file_name().is_some_and(|n| n == safetensors::SINGLE_FILE);
-    if named && path.with_file_name(hf::CONFIG_FILE).is_file() {
-        let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let beside = folder.join(hf::CONFIG_FILE).is_file();
+    if named && beside {
         return hf::read_directory(folder);
     }
-    hf::read_bare(path)
+    let bare = hf::read_bare(path)?;
+    if !beside || bare.config_json.is_some() {
+        return Ok(bare);
+    }
+    hf::read_folder(folder, &hf::Weights::File(path.into()), Vec::new())
 }
 
 fn read_gguf(path: &Path, bytes: &Bytes) -> Result<Model> {
@@ -197,11 +202,18 @@ impl Model {
     /// When there is none, or the family, activation, or rope scaling is not supported (by name).
     pub fn config(&self) -> Result<Config> {
         let path = self.config_path();
-        let json = self.config_json.as_ref().ok_or_else(|| {
-            Error::malformed(&self.path, "has no config.json: give a folder that holds one beside the weights")
-        })?;
+        let json = self.config_json.as_ref().ok_or_else(|| self.no_config())?;
         let mut config = config::parse(&path, json)?;
-        if let Some((rows, cols)) = self.shape(EMBEDDING)? {
+        self.unasked_biases(json)?;
+        let embedding = self.shape(EMBEDDING)?;
+        if let (None, Some(other)) = (embedding, self.tensors.keys().find(|n| n.ends_with(".embed_tokens.weight"))) {
+            let what = format!(
+                "is missing, and {other} is there: transformers finds no weights by such names either; rename the \
+                 tensors so that they begin with 'model.'"
+            );
+            return Err(Error::tensor(&self.path, format!("{EMBEDDING}.weight"), what));
+        }
+        if let Some((rows, cols)) = embedding {
             if cols != config.hidden_size {
                 let what = format!("[{rows}, {cols}] does not suit hidden_size {}", config.hidden_size);
                 return Err(Error::tensor(&self.path, format!("{EMBEDDING}.weight"), what));
@@ -343,14 +355,52 @@ impl Model {
         }
     }
 
-    /// Explicit rotary factors of a GGUF file.
-    fn rope_factors(&self, config: &mut Config) -> Result<()> {
-        // Models of other families have no use for them, in llama.cpp too.
-        if config.family != Family::Llama {
+    /// Why there is no configuration.
+    fn no_config(&self) -> Error {
+        match self.warnings.iter().find(|w| w.starts_with(gguf::NO_CONFIGURATION)) {
+            Some(reason) => Error::unsupported(&self.path, reason),
+            None if self.tensors.keys().any(|name| name.contains(".lora_A.")) => {
+                Error::unsupported(&self.path, hf::ADAPTER)
+            }
+            None => Error::malformed(&self.path, "has no config.json: give a folder that holds one beside the weights"),
+        }
+    }
+
+    /// Refuses biases that transformers would leave out, since config.json doesn't ask for them. Biases of zeros,
+    /// which quantizers write, change nothing.
+    fn unasked_biases(&self, json: &serde_json::Value) -> Result<()> {
+        if self.container == Container::Gguf {
             return Ok(());
         }
+        let qkv = |module: &str| ["q_proj", "k_proj", "v_proj"].iter().any(|p| module.ends_with(p));
+        for name in self.tensors.keys().filter(|name| name.starts_with("model.layers.")) {
+            let Some(module) = name.strip_suffix("_proj.bias").map(|_| name.trim_end_matches(".bias")) else {
+                continue;
+            };
+            let switch = if module.contains(".mlp.") { "mlp_bias" } else { "attention_bias" };
+            let asked = match (json["model_type"].as_str(), switch) {
+                (Some("qwen2"), "attention_bias") => qkv(module),
+                (Some("llama"), _) | (Some("qwen3"), "attention_bias") => json[switch] == true,
+                _ => false,
+            };
+            if !asked && self.dense(name)?.is_some_and(|bias| bias.iter().any(|b| *b != 0.0)) {
+                let what = format!("{switch} of config.json does not ask for it: transformers would leave it out");
+                return Err(Error::tensor(&self.path, name, what));
+            }
+        }
+        Ok(())
+    }
+
+    /// Explicit rotary factors of a GGUF file.
+    fn rope_factors(&self, config: &mut Config) -> Result<()> {
         let Some(factors) = self.dense(ROPE_FREQS)? else { return Ok(()) };
         let bad = |what: String| Err(Error::tensor(&self.path, ROPE_FREQS, what));
+        if config.family != Family::Llama {
+            return bad(format!(
+                "rotary factors of a {:?} model are not supported; llama.cpp reads them of llama",
+                config.family
+            ));
+        }
         if factors.len() != config.head_dim / 2 {
             return bad(format!("{} factors for {} frequencies", factors.len(), config.head_dim / 2));
         }
@@ -369,7 +419,7 @@ impl Model {
         let name = "generation_config.json";
         let Some(text) = self.side_file(name) else { return Ok(()) };
         let path = self.beside(name);
-        let json = serde_json::from_slice(text).map_err(|e| Error::malformed(&path, e.to_string()))?;
+        let json = parse_json(text).map_err(|e| Error::malformed(&path, e))?;
         let ids = config::token_ids(&path, &json, "eos_token_id")?;
         if !ids.is_empty() {
             config.eos_token_ids = ids;
@@ -394,6 +444,7 @@ impl Model {
         let mut notes = layouts::notes(self);
         notes.extend(self.needless_notes());
         let Some(json) = &self.config_json else { return notes };
+        notes.extend(config::notes(json));
         if json.get("tie_word_embeddings").and_then(|v| v.as_bool()) == Some(true) && self.head_differs() {
             notes.push(
                 "config.json ties lm_head to the embedding, but a different lm_head is stored: what is stored is used"

@@ -41,13 +41,9 @@ impl Rope {
                 let turns = *original_max_position as f64 / (2.0 * PI);
                 plain.map(|f| f * llama3(f * turns, *factor, *low, *high)).collect()
             }
-            RopeScaling::Yarn { factor, beta_fast, beta_slow, attention_factor, original_max_position } => {
+            scaling @ RopeScaling::Yarn { factor, attention_factor, .. } => {
                 amplitude = *attention_factor;
-                let at = |turns: f64| {
-                    let period = *original_max_position as f64 / (turns * 2.0 * PI);
-                    d as f64 * period.ln() / (2.0 * config.rope_theta.ln())
-                };
-                let (low, high) = (at(*beta_fast).floor().max(0.0), at(*beta_slow).ceil().min(d as f64 - 1.0));
+                let (low, high) = scaling.yarn_ramp(d, config.rope_theta).unwrap_or((0.0, 0.0));
                 // As the reference has it: a ramp of no length becomes a step.
                 let length = if high > low { high - low } else { 0.001 };
                 let kept = |i: usize| 1.0 - ((i as f64 - low) / length).clamp(0.0, 1.0);
@@ -190,6 +186,7 @@ mod tests {
             rope_theta: 10000.0,
             rope_scaling: scaling,
             max_position: 4096,
+            window: None,
             tie_word_embeddings: true,
             bos_token_id: None,
             eos_token_ids: Vec::new(),
@@ -216,6 +213,7 @@ mod tests {
             beta_slow: 1.0,
             attention_factor: 1.139,
             original_max_position: 2048,
+            truncate: true,
         });
         // d ln(2048 / (turns 2 pi)) / (2 ln 10000): 8.07 for 32 turns, 20.1 for one turn.
         for (i, (p, y)) in plain.iter().zip(&yarn.frequencies).enumerate() {

@@ -44,6 +44,10 @@ impl Transformer {
         mut observer: Option<&mut dyn Observer>,
     ) -> Result<Tensor> {
         self.check(tokens)?;
+        let longest = spans.iter().map(|s| s.past + s.rows.len()).max().unwrap_or(0);
+        if let Some(window) = self.config.window.filter(|w| longest > *w) {
+            return Err(Error::Window { window, longest });
+        }
         let pass = self.start(&tokens.concat(), spans, pool)?;
         for (layer, block) in self.blocks.iter().enumerate() {
             let mut see = |layers: &[PackedLinear], x: &Tensor| observe(&mut observer, layers, x);

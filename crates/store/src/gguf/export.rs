@@ -1,10 +1,11 @@
 //! The metadata of a new file, from what a Hugging Face directory says.
 
+use super::config::yarn_amplitude;
 use super::model::{VERBATIM, is_plain_name};
 use super::names::ARCHITECTURES;
 use super::value::Value;
 use super::vocab;
-use crate::{Error, Result, SideFile};
+use crate::{Config, Error, Result, RopeScaling, SideFile, config, parse_json};
 use serde_json::Value as Json;
 use std::path::Path;
 
@@ -60,6 +61,7 @@ pub fn metadata_from_hf(source: &HfSource<'_>) -> Result<HfMetadata> {
         let known = ARCHITECTURES.join(", ");
         return Err(unsupported(format!("model_type {arch} cannot be written to GGUF; {known} and mistral can")));
     }
+    let config = config::parse(source.path, source.config)?;
     let mut out = HfMetadata::default();
     let mut put = |key: &str, value: Value| out.metadata.push((key.to_string(), value));
     put("general.architecture", arch.into());
@@ -67,7 +69,7 @@ pub fn metadata_from_hf(source: &HfSource<'_>) -> Result<HfMetadata> {
     put("general.name", source.name.into());
     put("general.file_type", Value::U32(source.file_type));
     put("general.quantization_version", Value::U32(2));
-    let mut keys = Hyper { source, arch, out: &mut out };
+    let mut keys = Hyper { source, config: &config, arch, out: &mut out };
     keys.sizes()?;
     keys.rope()?;
     tokenizer(source, &mut out).map_err(unsupported)?;
@@ -77,6 +79,7 @@ pub fn metadata_from_hf(source: &HfSource<'_>) -> Result<HfMetadata> {
 
 struct Hyper<'a, 'b> {
     source: &'a HfSource<'a>,
+    config: &'a Config,
     arch: &'a str,
     out: &'b mut HfMetadata,
 }
@@ -90,119 +93,67 @@ impl Hyper<'_, '_> {
         Error::unsupported(self.source.path, what)
     }
 
-    /// A count of config.json, as u32.
-    fn count(&self, name: &str) -> Result<u32> {
-        let value = &self.source.config[name];
-        value
-            .as_u64()
-            .and_then(|n| u32::try_from(n).ok())
-            .ok_or_else(|| Error::malformed(self.source.path, format!("config.json: {name} is {value}, not a count")))
+    fn size(&mut self, key: &str, size: usize) -> Result<()> {
+        let size = u32::try_from(size).map_err(|_| self.fail(format!("{key} {size} does not fit 32 bits")))?;
+        self.put(key, Value::U32(size));
+        Ok(())
     }
 
     fn sizes(&mut self) -> Result<()> {
-        let (hidden, heads) = (self.count("hidden_size")?, self.count("num_attention_heads")?);
-        let kv_heads = if self.given("num_key_value_heads") { self.count("num_key_value_heads")? } else { heads };
-        let head_dim = self.head_dim(hidden, heads)?;
-        let context = self.count("max_position_embeddings")?;
-        self.put("context_length", Value::U32(context));
-        self.put("embedding_length", Value::U32(hidden));
-        let layers = self.count("num_hidden_layers")?;
-        self.put("block_count", Value::U32(layers));
-        let ffn = self.count("intermediate_size")?;
-        self.put("feed_forward_length", Value::U32(ffn));
-        self.put("attention.head_count", Value::U32(heads));
-        self.put("attention.head_count_kv", Value::U32(kv_heads));
-        let eps = self.source.config["rms_norm_eps"].as_f64().unwrap_or(1e-6);
-        self.put("attention.layer_norm_rms_epsilon", Value::F32(eps as f32));
-        if u64::from(head_dim) * u64::from(heads) != u64::from(hidden) {
-            self.put("attention.key_length", Value::U32(head_dim));
-            self.put("attention.value_length", Value::U32(head_dim));
+        let c = self.config;
+        self.size("context_length", c.max_position)?;
+        self.size("embedding_length", c.hidden_size)?;
+        self.size("block_count", c.layers)?;
+        self.size("feed_forward_length", c.intermediate_size)?;
+        self.size("attention.head_count", c.heads)?;
+        self.size("attention.head_count_kv", c.kv_heads)?;
+        self.put("attention.layer_norm_rms_epsilon", Value::F32(c.rms_norm_eps as f32));
+        if c.head_dim * c.heads != c.hidden_size {
+            self.size("attention.key_length", c.head_dim)?;
+            self.size("attention.value_length", c.head_dim)?;
         }
-        self.put("vocab_size", Value::U32(self.source.vocab_rows as u32));
-        self.put("rope.dimension_count", Value::U32(head_dim));
-        // Mistral's configurations have a window or null; Qwen's have a switch beside it.
-        let config = self.source.config;
-        let windowed = match config["model_type"].as_str() {
-            Some("mistral") => config["sliding_window"].is_u64(),
-            _ => config["use_sliding_window"] == true,
-        };
-        if windowed { Err(self.fail("attention with a sliding window cannot be written to GGUF")) } else { Ok(()) }
+        self.size("vocab_size", self.source.vocab_rows)?;
+        self.size("rope.dimension_count", c.head_dim)
     }
 
-    fn given(&self, name: &str) -> bool {
-        !self.source.config[name].is_null()
-    }
-
-    fn head_dim(&self, hidden: u32, heads: u32) -> Result<u32> {
-        if self.given("head_dim") {
-            return self.count("head_dim");
-        }
-        hidden
-            .checked_div(heads)
-            .filter(|d| d * heads == hidden)
-            .ok_or_else(|| self.fail(format!("hidden_size {hidden} is no multiple of {heads} heads")))
-    }
-
-    /// The rotary base and scaling: `rope_parameters` (transformers 5) or `rope_scaling`.
     fn rope(&mut self) -> Result<()> {
-        let config = self.source.config;
-        let params =
-            if config["rope_parameters"].is_object() { &config["rope_parameters"] } else { &config["rope_scaling"] };
-        let theta = params["rope_theta"].as_f64().or_else(|| config["rope_theta"].as_f64()).unwrap_or(10000.0);
-        self.put("rope.freq_base", Value::F32(theta as f32));
-        let kind = params["rope_type"].as_str().or_else(|| params["type"].as_str()).unwrap_or("default");
-        let factor = params["factor"].as_f64();
-        match (kind, factor) {
-            ("default", _) => Ok(()),
-            ("linear", Some(factor)) => {
+        self.put("rope.freq_base", Value::F32(self.config.rope_theta as f32));
+        match self.config.rope_scaling {
+            RopeScaling::None => Ok(()),
+            RopeScaling::Linear { factor } => {
                 self.put("rope.scaling.type", "linear".into());
                 self.put("rope.scaling.factor", Value::F32(factor as f32));
                 Ok(())
             }
-            ("yarn", Some(factor)) => self.yarn(params, factor),
-            ("llama3", Some(factor)) => self.llama3(params, factor, theta),
-            ("linear" | "yarn" | "llama3", None) => Err(self.fail(format!("rope scaling {kind} without a factor"))),
-            (other, _) => Err(self.fail(format!("rope scaling {other} cannot be written to GGUF"))),
-        }
-    }
-
-    fn yarn(&mut self, params: &Json, factor: f64) -> Result<()> {
-        if ["mscale", "mscale_all_dim", "truncate"].iter().any(|k| !params[*k].is_null()) {
-            return Err(self.fail("yarn rope scaling with mscale or truncate cannot be written to GGUF"));
-        }
-        self.put("rope.scaling.type", "yarn".into());
-        self.put("rope.scaling.factor", Value::F32(factor as f32));
-        let original = match params["original_max_position_embeddings"].as_u64() {
-            Some(n) => u32::try_from(n).map_err(|_| self.fail("the original context does not fit 32 bits"))?,
-            None => self.count("max_position_embeddings")?,
-        };
-        self.put("rope.scaling.original_context_length", Value::U32(original));
-        if let Some(attention) = params["attention_factor"].as_f64() {
-            // Here it multiplies YaRN's own factor; in config.json it replaces it.
-            let own = 0.1 * factor.ln() + 1.0;
-            self.put("rope.scaling.attn_factor", Value::F32((attention / own) as f32));
-        }
-        for beta in ["beta_fast", "beta_slow"] {
-            if let Some(b) = params[beta].as_f64() {
-                self.put(&format!("rope.scaling.yarn_{beta}"), Value::F32(b as f32));
+            RopeScaling::Yarn { factor, beta_fast, beta_slow, attention_factor, original_max_position, truncate } => {
+                if (beta_fast, beta_slow, truncate) != (32.0, 1.0, true) {
+                    return Err(self.fail(
+                        "yarn rope scaling with beta_fast other than 32, beta_slow other than 1 or truncate = false \
+                         cannot be written to GGUF: llama.cpp reads no such keys for this architecture",
+                    ));
+                }
+                self.put("rope.scaling.type", "yarn".into());
+                self.put("rope.scaling.factor", Value::F32(factor as f32));
+                self.size("rope.scaling.original_context_length", original_max_position)?;
+                // Here it multiplies YaRN's own factor; in config.json it replaces it.
+                let beside = attention_factor / yarn_amplitude(factor);
+                if beside != 1.0 {
+                    self.put("rope.scaling.attn_factor", Value::F32(beside as f32));
+                }
+                Ok(())
             }
+            RopeScaling::Llama3 { factor, low_freq_factor: low, high_freq_factor: high, original_max_position } => {
+                self.llama3(Llama3 { factor, low, high, original: original_max_position as f64 })
+            }
+            RopeScaling::Factors(_) => Err(self.fail("explicit rotary factors cannot be written to GGUF")),
         }
-        Ok(())
     }
 
-    fn llama3(&mut self, params: &Json, factor: f64, theta: f64) -> Result<()> {
+    fn llama3(&mut self, scaling: Llama3) -> Result<()> {
         if self.arch != "llama" {
             return Err(self.fail(format!("rope scaling llama3 cannot be written to GGUF for {}", self.arch)));
         }
-        let head_dim = self.head_dim(self.count("hidden_size")?, self.count("num_attention_heads")?)?;
-        let number = |name: &str, default: f64| params[name].as_f64().unwrap_or(default);
-        let scaling = Llama3 {
-            factor,
-            low: number("low_freq_factor", 1.0),
-            high: number("high_freq_factor", 4.0),
-            original: number("original_max_position_embeddings", 8192.0),
-        };
-        let values = scaling.factors(theta, head_dim as usize);
+        let values = scaling.factors(self.config.rope_theta, self.config.head_dim);
         self.out.extra.push(ExtraTensor { name: "rope_freqs.weight".into(), values });
         Ok(())
     }
@@ -245,7 +196,7 @@ fn side_file<'a>(source: &HfSource<'a>, name: &str) -> Option<&'a [u8]> {
 fn tokenizer(source: &HfSource<'_>, out: &mut HfMetadata) -> Result<(), String> {
     let parse = |name: &str| match side_file(source, name) {
         None => Ok(Json::Null),
-        Some(bytes) => serde_json::from_slice::<Json>(bytes).map_err(|e| format!("{name} is not JSON: {e}")),
+        Some(bytes) => parse_json(bytes).map_err(|e| format!("{name} is not JSON: {e}")),
     };
     let tokenizer = parse("tokenizer.json")?;
     if tokenizer.is_null() {

@@ -7,7 +7,7 @@ use schemes::GgmlType;
 use serde_json::{Value as Json, json};
 use std::path::Path;
 
-fn config() -> Json {
+pub(super) fn config() -> Json {
     json!({
         "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 64, "intermediate_size": 96,
         "num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 1, "max_position_embeddings": 128,
@@ -16,10 +16,12 @@ fn config() -> Json {
 }
 
 /// Eight ids: six in the tokenizer, of which two are special, and two that pad.
-fn tokenizer() -> Json {
+pub(super) fn tokenizer() -> Json {
     json!({
         "added_tokens": [
-            {"id": 0, "content": "<s>", "special": true}, {"id": 5, "content": "<tool>", "special": false},
+            {"id": 0, "content": "<s>", "special": true, "single_word": false, "lstrip": false,
+                "rstrip": false, "normalized": false}, {"id": 5, "content": "<tool>", "special": false, "single_word": false, "lstrip": false,
+                "rstrip": false, "normalized": false},
         ],
         "normalizer": null,
         "pre_tokenizer": {"type": "Sequence", "pretokenizers": [
@@ -33,7 +35,7 @@ fn tokenizer() -> Json {
     })
 }
 
-fn files(tokenizer: &Json) -> Vec<SideFile> {
+pub(super) fn files(tokenizer: &Json) -> Vec<SideFile> {
     let file =
         |name: &str, json: &Json| SideFile { name: name.into(), data: Bytes::from(json.to_string().into_bytes()) };
     vec![
@@ -43,7 +45,7 @@ fn files(tokenizer: &Json) -> Vec<SideFile> {
     ]
 }
 
-fn export(config: &Json, side_files: &[SideFile], vocab_rows: usize) -> Result<HfMetadata> {
+pub(super) fn export(config: &Json, side_files: &[SideFile], vocab_rows: usize) -> Result<HfMetadata> {
     let config_text = &config.to_string();
     let path = Path::new("hf");
     metadata_from_hf(&HfSource { path, config, config_text, side_files, name: "tiny", vocab_rows, file_type: 1 })
@@ -58,7 +60,7 @@ fn error(config: &Json, side_files: &[SideFile], rows: usize) -> String {
 }
 
 /// The metadata, without the keys that `drop` names, in a file with an embedding of `rows`.
-fn written(out: &HfMetadata, rows: usize, drop: &str) -> Bytes {
+pub(super) fn written(out: &HfMetadata, rows: usize, drop: &str) -> Bytes {
     let metadata: Vec<_> = out.metadata.iter().filter(|(k, _)| !k.starts_with(drop)).cloned().collect();
     let tensors = [
         PlannedTensor::new("token_embd.weight", GgmlType::F16, &[rows, 64]),
@@ -170,23 +172,28 @@ fn rope_scaling_is_carried_or_refused() {
     for scaling in [
         json!({"rope_type": "linear", "factor": 2.0}),
         json!({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}),
-        json!({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32, "beta_fast": 16.0}),
+        json!({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32, "beta_fast": 32.0}),
     ] {
         let out = export(&with(scaling.clone()), &[], 8).expect("carried");
         let model = read(Path::new("x"), &written(&out, 8, "qconvert.")).expect("a model");
         let back = model.config_json.expect("rebuilt")["rope_scaling"].clone();
-        assert_eq!(back.as_object().map(|m| m.len()), scaling.as_object().map(|m| m.len()));
-        scaling.as_object().into_iter().flatten().for_each(|(k, v)| assert_eq!(&back[k], v));
+        back.as_object().into_iter().flatten().for_each(|(k, v)| assert_eq!(&scaling[k], v));
+        assert!(back.as_object().is_some_and(|m| m.len() > 1));
     }
     let attention = json!({"rope_type": "yarn", "factor": 4.0, "attention_factor": 1.5});
     let out = export(&with(attention), &[], 8).expect("carried");
     let model = read(Path::new("x"), &written(&out, 8, "qconvert.")).expect("a model");
     let back = model.config_json.expect("rebuilt")["rope_scaling"]["attention_factor"].as_f64().expect("a number");
     assert!((back - 1.5).abs() < 1e-6);
+    for odd in [json!({"beta_fast": 16.0}), json!({"beta_slow": 2}), json!({"truncate": false})] {
+        let mut yarn = json!({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32});
+        yarn.as_object_mut().expect("an object").extend(odd.as_object().expect("an object").clone());
+        assert!(error(&with(yarn), &[], 8).contains("llama.cpp reads no such keys"));
+    }
     for kind in ["dynamic", "longrope"] {
         assert!(error(&with(json!({"type": kind, "factor": 2.0})), &[], 8).contains(kind));
     }
-    let mut qwen = with(json!({"rope_type": "llama3", "factor": 8.0}));
+    let mut qwen = with(json!({"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}));
     qwen["model_type"] = json!("qwen2");
     assert!(error(&qwen, &[], 8).contains("llama3"));
 }
@@ -235,6 +242,9 @@ fn faults_name_what_gguf_cannot_hold() {
     assert!(error(&other, &[], 8).contains("hidden_size"));
     other = config();
     other["model_type"] = json!("mistral");
-    other["sliding_window"] = json!(4096);
-    assert!(error(&other, &[], 8).contains("sliding window"));
+    other["sliding_window"] = json!(64);
+    assert!(error(&other, &[], 8).contains("sliding_window 64"));
+    other["sliding_window"] = Json::Null;
+    other["is_causal"] = json!(false);
+    assert!(error(&other, &[], 8).contains("is_causal false"));
 }

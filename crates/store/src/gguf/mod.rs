@@ -2,6 +2,9 @@
 
 mod config;
 mod cursor;
+mod edited;
+#[cfg(test)]
+mod edited_tests;
 mod export;
 #[cfg(test)]
 mod export_tests;
@@ -16,6 +19,7 @@ mod vocab;
 mod write;
 
 pub use export::{ExtraTensor, HfMetadata, HfSource, metadata_from_hf};
+pub(crate) use model::NO_CONFIGURATION;
 pub use model::{GgufModel, read};
 pub use names::{ARCHITECTURES, gguf_to_hf_name, hf_to_gguf_name};
 pub use parse::{DEFAULT_ALIGNMENT, GgufFile, TensorInfo, parse};

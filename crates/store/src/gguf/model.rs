@@ -1,18 +1,23 @@
 //! A GGUF file as a model: Hugging Face names, shapes and side files.
 
 use super::config::{self, Keys};
+use super::edited::{self, Carried};
 use super::names::{ARCHITECTURES, block_part, gguf_to_hf_name};
 use super::parse::{GgufFile, TensorInfo, parse};
 use super::split;
 use super::tokenizer::Vocabulary;
 use super::value::Value;
-use crate::{Bytes, DType, Error, Result, SideFile, Tensor};
+use crate::{Bytes, DType, Error, Result, SideFile, Tensor, parse_json};
 use indexmap::IndexMap;
 use schemes::{GgmlType, RowOrder};
+use serde_json::Value as Json;
 use std::path::Path;
 
 /// Keys under which files of a Hugging Face directory travel, word for word.
 pub(super) const VERBATIM: &str = "qconvert.hf.";
+
+/// How the note begins on keys that give no configuration.
+pub(crate) const NO_CONFIGURATION: &str = "no configuration: ";
 
 /// What a GGUF file gives a [`crate::Model`].
 #[derive(Debug, Clone)]
@@ -22,7 +27,7 @@ pub struct GgufModel {
     /// The string-valued metadata, without the side files.
     pub metadata: IndexMap<String, String>,
     /// config.json as carried in the file, or as rebuilt from its keys.
-    pub config_json: Option<serde_json::Value>,
+    pub config_json: Option<Json>,
     /// The text of config.json, where it is the carried one.
     pub config_text: Option<Bytes>,
     /// Side files as carried in the file, or as rebuilt from its keys.
@@ -48,23 +53,10 @@ pub fn read(path: &Path, bytes: &Bytes) -> Result<GgufModel> {
     split::check_count(path, &file, all.len())?;
     // What is rebuilt below looks at the tensors too.
     file.tensors.extend(parts.into_iter().flat_map(|p| p.file.tensors));
-    let mut warnings = Vec::new();
+    let mut warnings: Vec<String> = config::unread(&file).into_iter().collect();
     let mut side_files = verbatim(path, &file)?;
     let carried = side_files.iter().position(|f| f.name == "config.json").map(|i| side_files.remove(i));
-    let (config_json, config_text) = match carried {
-        Some(f) => {
-            let json = serde_json::from_slice(&f.data)
-                .map_err(|e| Error::malformed(path, format!("the key {VERBATIM}config.json is not JSON: {e}")))?;
-            match overruled(path, &file, &json, &mut warnings) {
-                Some(rebuilt) => (Some(rebuilt), None),
-                None => (Some(json), Some(f.data)),
-            }
-        }
-        None => {
-            let rebuilt = config::config_json(&file).map_err(|e| warnings.push(format!("no configuration: {e}")));
-            (rebuilt.ok(), None)
-        }
-    };
+    let (config_json, config_text) = configuration(path, &file, carried, &mut side_files, &mut warnings)?;
     rebuild(&file, &mut side_files, &mut warnings);
     let metadata = file
         .metadata
@@ -78,26 +70,55 @@ pub fn read(path: &Path, bytes: &Bytes) -> Result<GgufModel> {
     Ok(GgufModel { tensors: all, metadata, config_json, config_text, side_files, warnings })
 }
 
-/// The configuration that the keys make, where the one that the file carries says otherwise:
-/// llama.cpp goes by the keys, so a file that was edited means what they say.
-fn overruled(
+/// The configuration and its text: that which the file carries unless its keys say otherwise, or that of the keys.
+fn configuration(
     path: &Path,
     file: &GgufFile,
-    carried: &serde_json::Value,
+    carried: Option<SideFile>,
+    side_files: &mut Vec<SideFile>,
     warnings: &mut Vec<String>,
-) -> Option<serde_json::Value> {
-    let rebuilt = config::config_json(file).ok()?;
-    let keys = crate::config::parse(path, &rebuilt).ok()?;
-    let json = crate::config::parse(path, carried).ok()?;
-    let differing = config::differing(&keys, &json);
-    if differing.is_empty() {
-        return None;
+) -> Result<(Option<Json>, Option<Bytes>)> {
+    let rebuilt = config::config_json(file);
+    let Some(carried) = carried else {
+        let rebuilt = rebuilt.map_err(|e| warnings.push(format!("{NO_CONFIGURATION}{e}")));
+        return Ok((rebuilt.ok(), None));
+    };
+    let mut json = parse_json(&carried.data)
+        .map_err(|e| Error::malformed(path, format!("the key {VERBATIM}config.json is not JSON: {e}")))?;
+    let known = Keys::new(file).is_some_and(|keys| ARCHITECTURES.contains(&keys.arch()));
+    let rebuilt = match rebuilt {
+        Ok(rebuilt) => rebuilt,
+        // llama.cpp would refuse these keys as well.
+        Err(e) if known => {
+            warnings.push(format!("{NO_CONFIGURATION}{e}"));
+            return Ok((None, None));
+        }
+        Err(_) => return Ok((Some(json), Some(carried.data))),
+    };
+    let differing = if known { differing(path, &rebuilt, &json) } else { Vec::new() };
+    if !differing.is_empty() {
+        warnings.push(format!(
+            "the keys and the carried config.json differ in {}: the keys are used, as llama.cpp does",
+            differing.join(", ")
+        ));
+        let mut rebuilt = rebuilt;
+        edited::follow_keys(file, &mut Carried { config: &mut rebuilt, side_files }, warnings);
+        return Ok((Some(rebuilt), None));
     }
-    warnings.push(format!(
-        "the keys and the carried config.json differ in {}: the keys are used, as llama.cpp does",
-        differing.join(", ")
-    ));
-    Some(rebuilt)
+    let changed = edited::follow_keys(file, &mut Carried { config: &mut json, side_files }, warnings);
+    Ok((Some(json), (!changed).then_some(carried.data)))
+}
+
+/// What the keys' configuration says otherwise than the carried one. llama.cpp goes by the keys, so a file that was
+/// edited means what they say.
+fn differing(path: &Path, rebuilt: &Json, carried: &Json) -> Vec<&'static str> {
+    let parse = |json| crate::config::parse(path, json);
+    match (parse(rebuilt), parse(carried)) {
+        (Ok(keys), Ok(json)) => config::differing(&keys, &json),
+        // The keys ask for arithmetic that is refused by name, where the configuration is used.
+        (Err(_), Ok(_)) => vec!["what is not supported"],
+        (_, Err(_)) => Vec::new(),
+    }
 }
 
 /// The files that the keys carry word for word.
@@ -146,7 +167,7 @@ fn rebuild(file: &GgufFile, side_files: &mut Vec<SideFile>, warnings: &mut Vec<S
     }
 }
 
-fn pretty(json: &serde_json::Value) -> Vec<u8> {
+fn pretty(json: &Json) -> Vec<u8> {
     format!("{json:#}\n").into_bytes()
 }
 

@@ -82,6 +82,11 @@ impl<'a> Vocabulary<'a> {
         Ok(Some(Vocabulary { tokens, types, merges, pre, bos: token_id(file, "bos"), add_bos, notes }))
     }
 
+    /// Whether texts get BOS first.
+    pub fn adds_bos(&self) -> bool {
+        self.add_bos
+    }
+
     /// Whether token `id` stands in text as it is, outside the BPE model.
     fn is_added(&self, id: usize) -> bool {
         matches!(self.types.get(id), Some(3 | 4))
