@@ -56,6 +56,7 @@ fn a_bare_file_carries_its_files_in_the_metadata() {
     assert_eq!(model.side_file("tokenizer.json"), Some(&b"{}"[..]));
 
     fs::write(&path, safetensors_bytes(&[embedding()], &[])).expect("write");
+    fs::remove_file(dir.path().join("config.json")).expect("remove");
     let model = open(&path).expect("a model");
     assert!(model.config_json.is_none() && model.side_files.is_empty());
     assert!(model.config().expect_err("none").to_string().contains("no config.json"));
@@ -150,8 +151,104 @@ fn what_is_no_model_is_refused_with_the_way_out() {
 
     let dir = folder(&json!([1]), &[embedding()], &[]);
     assert!(error(dir.path()).contains("config.json: is not a JSON object"));
-    fs::write(dir.path().join("config.json"), "{").expect("write");
-    assert!(error(dir.path()).contains("config.json: EOF"));
+    for (text, want) in [("{", "EOF"), ("\u{feff}{}", "byte order mark"), ("{} // x", "trailing characters")] {
+        fs::write(dir.path().join("config.json"), text).expect("write");
+        let error = error(dir.path());
+        assert!(error.contains("config.json: ") && error.contains(want), "{error}");
+    }
+}
+
+#[test]
+fn a_variant_is_read_where_it_is_the_only_one() {
+    let dir = folder(&config(), &[embedding()], &[]);
+    let at = |name: &str| dir.path().join(name);
+    fs::rename(at("model.safetensors"), at("model.fp16.safetensors")).expect("rename");
+    fs::write(at("LICENSE"), "mine").expect("write");
+    for path in [dir.path().to_path_buf(), at("model.fp16.safetensors")] {
+        let model = open(&path).expect("a model");
+        assert_eq!((model.container, model.path.as_path()), (Container::Directory, dir.path()));
+        assert_eq!(model.config().expect("a configuration").vocab_size, 4);
+        assert_eq!(model.side_file("LICENSE"), Some(&b"mine"[..]));
+    }
+    assert!(open(dir.path()).expect("a model").warnings[0].contains("model.fp16.safetensors is read"));
+    fs::copy(at("model.fp16.safetensors"), at("model.bf16.safetensors")).expect("copy");
+    let error = error(dir.path());
+    assert!(error.contains("model.bf16.safetensors, model.fp16.safetensors") && error.contains("give one"), "{error}");
+    assert!(open(&at("model.bf16.safetensors")).expect("a model").config().is_ok());
+    for name in ["model.fp16.safetensors", "model.bf16.safetensors"] {
+        fs::rename(at(name), at("model-00001-of-00001.safetensors")).expect("rename");
+    }
+    let index = r#"{"weight_map": {"model.embed_tokens.weight": "model-00001-of-00001.safetensors"}}"#;
+    fs::write(at("model.safetensors.index.fp16.json"), index).expect("write");
+    assert_eq!(open(dir.path()).expect("a model").tensors.len(), 1);
+}
+
+#[test]
+fn folders_of_other_kinds_say_what_they_are() {
+    let part = |name: &str| safetensors_bytes(&[f32s(name, &[1], &[1.0])], &[]);
+    let adapter = part("base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight");
+    let mistral = part("tok_embeddings.weight");
+    let cases: [(&[(&str, &[u8])], &str); 13] = [
+        (
+            &[
+                ("adapter_config.json", b"{\"base_model_name_or_path\": \"org/base\"}"),
+                ("adapter_model.safetensors", &adapter),
+            ],
+            "its base model is org/base",
+        ),
+        (&[("adapter_config.json", b"["), ("adapter_model.bin", b"")], "is a PEFT (LoRA) adapter"),
+        (&[("config.json", b"{}"), ("adapter_model.safetensors", &adapter)], "to read adapter_model.safetensors"),
+        (&[("model_index.json", b"{}")], "diffusers pipeline"),
+        (&[("params.json", b"{}"), ("consolidated.safetensors", &mistral)], "Mistral's own format"),
+        (&[("params.json", b"{}"), ("consolidated.00.pth", b"")], "convert_llama_weights_to_hf.py"),
+        (&[("config.json", b"{}"), ("model.safetensors", &mistral)], "Mistral's own format"),
+        (&[("config.json", b"{}"), ("model.safetensors", &adapter)], "is a PEFT (LoRA) adapter"),
+        (&[("config.json", b"{}"), ("model-00001-of-00002.safetensors", &mistral)], "download it as well"),
+        (&[("config.json", b"{}"), ("tf_model.h5", b"")], "tf_model.h5 (TensorFlow weights)"),
+        (&[("config.json", b"{}"), ("training_args.bin", b"")], "holds config.json and no weights"),
+        (
+            &[("config.json", b"{}"), ("pytorch_model.bin", b""), ("training_args.bin", b"")],
+            "pytorch_model.bin: is a PyTorch",
+        ),
+        (
+            &[
+                ("model.safetensors", b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n"),
+                ("config.json", b"{}"),
+            ],
+            "run git lfs pull",
+        ),
+    ];
+    for (files, want) in cases {
+        let dir = tempfile::tempdir().expect("temp dir");
+        files.iter().for_each(|(name, bytes)| fs::write(dir.path().join(name), bytes).expect("write"));
+        let error = error(dir.path());
+        assert!(error.contains(want) && !error.contains('\n'), "{error} has no '{want}'");
+    }
+    // The advice to give a file leads on, not back.
+    let dir = tempfile::tempdir().expect("temp dir");
+    fs::write(dir.path().join("config.json"), config().to_string()).expect("write");
+    fs::write(dir.path().join("adapter_model.safetensors"), &adapter).expect("write");
+    assert!(error(&dir.path().join("adapter_model.safetensors")).contains("merge it into its base model"));
+    fs::write(dir.path().join("consolidated.safetensors"), &mistral).expect("write");
+    assert!(error(&dir.path().join("consolidated.safetensors")).contains("Mistral's own format"));
+
+    let both = folder(&config(), &[embedding()], &[]);
+    fs::write(both.path().join("adapter_config.json"), "{}").expect("write");
+    assert!(open(both.path()).is_ok(), "a merged model keeps the file");
+    fs::write(both.path().join("adapter_model.safetensors"), &adapter).expect("write");
+    assert!(error(both.path()).contains("a model and a PEFT adapter"));
+}
+
+#[test]
+fn a_folder_too_high_names_those_below() {
+    let dir = tempfile::tempdir().expect("temp dir");
+    for below in ["checkpoint-10", "checkpoint-20", "snapshots/0a1b", "logs"] {
+        fs::create_dir_all(dir.path().join(below)).expect("mkdir");
+        let name = if below == "logs" { "events.txt" } else { "model.safetensors" };
+        fs::write(dir.path().join(below).join(name), "").expect("write");
+    }
+    let error = error(dir.path());
+    assert!(error.contains("give the folder of one: checkpoint-10, checkpoint-20, snapshots/0a1b"), "{error}");
 }
 
 #[test]

@@ -47,6 +47,25 @@ fn what_would_change_the_arithmetic_is_refused_by_name() {
         ),
         (json!({"model_type": "qwen3", "layer_types": ["sliding_attention"]}), "layer_types"),
         (json!({"hidden_act": "gelu"}), "hidden_act 'gelu'"),
+        (json!({"hidden_act": null}), "hidden_act: is null"),
+        (json!({"is_causal": false}), "is_causal false"),
+        (json!({"is_causal": null}), "is_causal null"),
+        (json!({"per_layer_config": {"0": {"intermediate_size": 8}}}), "per_layer_config"),
+        (json!({"model_type": "qwen3", "head_dim": null}), "head_dim: is null"),
+        (json!({"rms_norm_eps": null}), "rms_norm_eps: is null"),
+        (json!({"rope_theta": null}), "rope_theta: is null"),
+        (json!({"rope_parameters": {"rope_type": null, "type": "linear"}}), "rope_type: is null"),
+        (json!({"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5}}), "partial_rotary_factor"),
+        (
+            json!({"head_dim": 64, "max_position_embeddings": 65536,
+                "rope_scaling": {"type": "yarn", "factor": 2, "beta_fast": 1, "beta_slow": 32}}),
+            "runs backwards",
+        ),
+        (
+            json!({"rope_scaling": {"type": "yarn", "factor": 2}, "original_max_position_embeddings": null}),
+            "original_max_position_embeddings: is null",
+        ),
+        (json!({"rope_scaling": {"type": "mrope", "mrope_section": [1, 1]}}), "'mrope'"),
         (json!({"partial_rotary_factor": 0.5}), "partial_rotary_factor"),
         (json!({"rope_scaling": {"type": "dynamic", "factor": 2}}), "'dynamic'"),
         (json!({"rope_scaling": {"rope_type": "longrope"}}), "'longrope'"),
@@ -68,6 +87,191 @@ fn what_would_change_the_arithmetic_is_refused_by_name() {
     ] {
         let error = refused(more);
         assert!(error.contains(want), "{error} has no '{want}'");
+    }
+}
+
+/// What transformers 5.24 makes of each, by `AutoConfig` and `AutoModelForCausalLM`.
+#[test]
+fn of_two_rotary_blocks_the_older_counts() {
+    let linear = RopeScaling::Linear { factor: 2.0 };
+    let new = json!({"rope_type": "default", "rope_theta": 1e6});
+    let rope = |more: Value| {
+        let c = with(more);
+        (c.rope_scaling, c.rope_theta)
+    };
+    let old = json!({"type": "linear", "factor": 2.0});
+    assert_eq!(rope(json!({"rope_parameters": new, "rope_scaling": old})), (linear.clone(), 10000.0));
+    assert_eq!(rope(json!({"rope_parameters": new, "rope_scaling": old, "rope_theta": 5.0})), (linear.clone(), 5.0));
+    assert_eq!(rope(json!({"rope_parameters": new, "rope_scaling": {}})), (RopeScaling::None, 1e6));
+    assert_eq!(
+        rope(json!({"rope_parameters": new, "rope_scaling": null, "rope_theta": 5.0})),
+        (RopeScaling::None, 1e6)
+    );
+
+    let original = |more: Value| match with(more).rope_scaling {
+        RopeScaling::Yarn { original_max_position, factor, truncate, .. } => (original_max_position, factor, truncate),
+        RopeScaling::Llama3 { original_max_position, factor, .. } => (original_max_position, factor, true),
+        other => panic!("{other:?}"),
+    };
+    let yarn = |more: Value| {
+        let mut block = json!({"rope_type": "yarn", "factor": 4.0});
+        block.as_object_mut().expect("object").extend(more.as_object().expect("object").clone());
+        block
+    };
+    assert_eq!(original(json!({"rope_scaling": yarn(json!({}))})), (64, 4.0, true));
+    let outer = json!({"rope_scaling": yarn(json!({"original_max_position_embeddings": 32})),
+        "original_max_position_embeddings": 16});
+    assert_eq!(original(outer), (16, 4.0, true));
+    let ratio = yarn(json!({"factor": null, "original_max_position_embeddings": 16}));
+    assert_eq!(original(json!({"rope_scaling": ratio})), (16, 4.0, true));
+    for off in [json!(false), Value::Null] {
+        assert_eq!(original(json!({"rope_scaling": yarn(json!({"truncate": off}))})), (64, 4.0, false));
+    }
+    let llama3 = json!({"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0});
+    assert_eq!(original(json!({"rope_scaling": llama3})), (64, 8.0, true));
+    assert_eq!(original(json!({"rope_scaling": llama3, "original_max_position_embeddings": 16})), (16, 8.0, true));
+}
+
+/// Windows of 2 layers and a context of 64: as transformers 5.24 builds its masks.
+#[test]
+fn windows_are_those_of_the_family() {
+    let window = |family: &str, more: Value| {
+        let mut config = config_with(json!({"model_type": family, "num_hidden_layers": 2, "head_dim": 4}));
+        config.as_object_mut().expect("object").extend(more.as_object().expect("object").clone());
+        parse(config).map(|c| c.window)
+    };
+    for (family, more, want) in [
+        ("mistral", json!({}), Some(4096)),
+        ("mistral", json!({"sliding_window": null}), None),
+        ("mistral", json!({"sliding_window": 64, "use_sliding_window": false}), Some(64)),
+        ("qwen2", json!({"sliding_window": 8}), None),
+        ("qwen2", json!({"sliding_window": 0, "use_sliding_window": false}), None),
+        ("qwen3", json!({"sliding_window": 8, "use_sliding_window": true}), None),
+        ("qwen3", json!({"sliding_window": 8, "use_sliding_window": true, "max_window_layers": 2}), None),
+        ("qwen2", json!({"use_sliding_window": true, "max_window_layers": 1}), Some(4096)),
+        ("qwen2", json!({"use_sliding_window": true, "sliding_window": null, "max_window_layers": 1}), None),
+        (
+            "qwen3",
+            json!({"use_sliding_window": true, "sliding_window": 8, "max_window_layers": 0,
+            "layer_types": ["full_attention", "attention"]}),
+            None,
+        ),
+        ("llama", json!({"sliding_window": null, "use_sliding_window": true}), None),
+        ("llama", json!({"sliding_window": 100}), Some(100)),
+    ] {
+        assert_eq!(window(family, more.clone()), Ok(want), "{family} {more}");
+    }
+    for (family, more, want) in [
+        ("mistral", json!({"max_position_embeddings": 5000}), "sliding_window 4096 (below the context of 5000)"),
+        ("mistral", json!({"sliding_window": 8, "use_sliding_window": false}), "does not read use_sliding_window"),
+        (
+            "mistral",
+            json!({"sliding_window": 8, "layer_types": ["full_attention", "full_attention"]}),
+            "sliding_window 8",
+        ),
+        ("mistral", json!({"sliding_window": 0}), "sliding_window: must be an integer"),
+        ("qwen2", json!({"sliding_window": 8, "use_sliding_window": true, "max_window_layers": 1}), "sliding_window 8"),
+        ("qwen2", json!({"layer_types": ["full_attention", "sliding_attention"]}), "layer_types has sliding_attention"),
+        (
+            "qwen3",
+            json!({"use_sliding_window": true, "sliding_window": 8,
+            "layer_types": ["full_attention", "sliding_attention"]}),
+            "sliding_window 8",
+        ),
+        ("qwen3", json!({"layer_types": ["full_attention"]}), "layer_types: 1 entries for 2 layers"),
+        ("qwen3", json!({"layer_types": ["full_attention", "chunked_attention"]}), "layer_types 'chunked_attention'"),
+        ("llama", json!({"sliding_window": 8}), "sliding_window 8"),
+    ] {
+        let error = window(family, more.clone()).expect_err("refused");
+        assert!(error.contains(want), "{family} {more}: {error} has no '{want}'");
+    }
+    let mut mistral = config_with(json!({"model_type": "mistral"}));
+    mistral.as_object_mut().expect("object").remove("max_position_embeddings");
+    assert!(parse(mistral).expect_err("refused").contains("below the context of 131072"));
+}
+
+#[test]
+fn defaults_differ_by_family() {
+    let without = |family: &str, key: &str| {
+        let mut config = config_with(json!({"model_type": family, "num_attention_heads": 64, "hidden_size": 128}));
+        config.as_object_mut().expect("object").remove(key);
+        let dir = folder(&config, &[], &[]);
+        open(dir.path()).expect("a model").config().expect("a configuration")
+    };
+    assert_eq!(without("llama", "num_key_value_heads").kv_heads, 64);
+    assert_eq!(without("qwen2", "num_key_value_heads").kv_heads, 32);
+    assert_eq!(without("mistral", "num_key_value_heads").kv_heads, 8);
+    assert_eq!(without("qwen3", "head_dim").head_dim, 128);
+    assert_eq!(without("qwen2", "head_dim").head_dim, 2);
+    assert_eq!(without("qwen3", "max_position_embeddings").max_position, 32768);
+    assert_eq!(without("llama", "rms_norm_eps").rms_norm_eps, 1e-6);
+    assert!(!without("qwen3", "tie_word_embeddings").tie_word_embeddings);
+}
+
+#[test]
+fn keys_without_effect_are_named() {
+    let notes = |more: Value| {
+        let dir = folder(&config_with(more), &[embedding()], &[]);
+        open(dir.path()).expect("a model").warnings
+    };
+    assert_eq!(notes(json!({"logit_scale": 1.0, "use_mrope": false, "rope_interleaved": false})), [""; 0]);
+    for (more, want) in [
+        (json!({"logit_scale": 0.5, "qk_norm": true}), "config.json: logit_scale, qk_norm of model_type llama has no"),
+        (json!({"model_type": "mistral", "attention_bias": true}), "attention_bias of model_type mistral"),
+        (json!({"auto_map": {"AutoModel": "x.Y"}}), "auto_map names Python code"),
+        (json!({"rope_scaling": {"type": "linear", "factor": 2, "attn_factor": 3}}), "attn_factor among the rotary"),
+        (
+            json!({"rope_scaling": {"type": "linear", "factor": 2}, "rope_parameters": {"rope_type": "default"}}),
+            "rope_scaling counts and rope_parameters beside it does not",
+        ),
+    ] {
+        let notes = notes(more);
+        assert!(notes.iter().any(|n| n.contains(want)), "{notes:?} has no '{want}'");
+    }
+}
+
+#[test]
+fn biases_that_nothing_asks_for_are_refused() {
+    let outcome = |more: Value, module: &str, values: &[f32]| {
+        let name = format!("model.layers.0.{module}.bias");
+        let dir = folder(&config_with(more), &[embedding(), f32s(&name, &[values.len()], values)], &[]);
+        open(dir.path()).expect("a model").config().map(|_| ()).map_err(|e| e.to_string())
+    };
+    for (more, module) in [
+        (json!({"attention_bias": true}), "self_attn.o_proj"),
+        (json!({"mlp_bias": true}), "mlp.up_proj"),
+        (json!({"model_type": "qwen2"}), "self_attn.k_proj"),
+        (json!({"model_type": "qwen3", "attention_bias": true}), "self_attn.o_proj"),
+    ] {
+        assert_eq!(outcome(more, module, &[1.0, 2.0]), Ok(()));
+    }
+    for (more, module, switch) in [
+        (json!({}), "self_attn.q_proj", "attention_bias"),
+        (json!({"attention_bias": true}), "mlp.up_proj", "mlp_bias"),
+        (json!({"model_type": "mistral", "attention_bias": true}), "self_attn.q_proj", "attention_bias"),
+        (json!({"model_type": "qwen2", "attention_bias": true}), "self_attn.o_proj", "attention_bias"),
+    ] {
+        assert_eq!(outcome(more.clone(), module, &[0.0, 0.0]), Ok(()));
+        let error = outcome(more, module, &[0.0, 1.0]).expect_err("refused");
+        assert!(error.contains(&format!("{module}.bias: {switch}")), "{error}");
+    }
+}
+
+#[test]
+fn numbers_that_are_none_are_refused_where_they_are_read() {
+    for (text, want) in [
+        (r#"{"rope_theta": Infinity}"#, "rope_theta: must be a finite number"),
+        (r#"{"rms_norm_eps": NaN}"#, "rms_norm_eps: must be a finite number"),
+        (r#"{"time_step_limit": [0.0, Infinity]}"#, ""),
+    ] {
+        let dir = folder(&config(), &[embedding()], &[]);
+        let more = config().to_string().replacen('{', &format!("{},", text.trim_end_matches('}')), 1);
+        let more = more.replace(r#""rms_norm_eps":0.00001,"#, "");
+        fs::write(dir.path().join("config.json"), more).expect("write");
+        match open(dir.path()).expect("a model").config() {
+            Ok(_) => assert_eq!(want, ""),
+            Err(e) => assert!(!want.is_empty() && e.to_string().contains(want), "{e}"),
+        }
     }
 }
 

@@ -44,7 +44,7 @@ impl Rope {
             scaling @ RopeScaling::Yarn { factor, attention_factor, .. } => {
                 amplitude = *attention_factor;
                 let (low, high) = scaling.yarn_ramp(d, config.rope_theta).unwrap_or((0.0, 0.0));
-                // As the reference has it: a ramp of no length becomes a step.
+                // A ramp of no length becomes a step, as in transformers.
                 let length = if high > low { high - low } else { 0.001 };
                 let kept = |i: usize| 1.0 - ((i as f64 - low) / length).clamp(0.0, 1.0);
                 plain.enumerate().map(|(i, f)| f / factor * (1.0 - kept(i)) + f * kept(i)).collect()
@@ -224,5 +224,35 @@ mod tests {
         let turns = yarn.turns(&[Span { rows: 0..2, past: 5, blocks: Vec::new() }]);
         assert!((f64::from(turns.cos[32]) - 1.139 * 6f64.cos()).abs() < 1e-6);
         assert!((f64::from(turns.sin[0]) - 1.139 * 5f64.sin()).abs() < 1e-6);
+    }
+
+    /// Every rotary key of config.json, against what transformers computes.
+    #[test]
+    fn frequencies_equal_transformers() {
+        let golden: serde_json::Value = serde_json::from_str(include_str!("rope_golden.json")).expect("JSON");
+        let cases = golden["cases"].as_array().expect("cases");
+        assert_eq!(cases.len(), 23);
+        for case in cases {
+            let model = store::Model {
+                path: "golden".into(),
+                container: store::Container::Directory,
+                tensors: Default::default(),
+                metadata: Default::default(),
+                config_json: Some(case["config"].clone()),
+                config_text: None,
+                side_files: Vec::new(),
+                warnings: Vec::new(),
+            };
+            let rope = Rope::new(&model.config().expect("a configuration"));
+            let wanted: Vec<f64> =
+                case["frequencies"].as_array().expect("list").iter().flat_map(|f| f.as_f64()).collect();
+            assert_eq!(rope.frequencies.len(), wanted.len(), "{}", case["config"]);
+            for (got, want) in rope.frequencies.iter().zip(&wanted) {
+                // Theirs are computed in f32.
+                assert!((f64::from(*got) - want).abs() <= 2e-6 * want, "{got} {want}: {}", case["config"]);
+            }
+            let amplitude = case["amplitude"].as_f64().expect("a number");
+            assert!((rope.amplitude - amplitude).abs() <= 1e-9 * amplitude, "{} {}", rope.amplitude, case["config"]);
+        }
     }
 }

@@ -180,8 +180,10 @@ fn file_names(dir: &Path) -> Vec<String> {
     entries(dir).into_iter().filter(|name| is_file(&dir.join(name))).collect()
 }
 
-/// Names in a folder, at most 10,000.
+/// Names in a folder, in order, at most 10,000.
 fn entries(dir: &Path) -> Vec<String> {
     let all = fs::read_dir(dir).into_iter().flatten().take(10_000);
-    all.filter_map(|e| e.ok()?.file_name().into_string().ok()).collect()
+    let mut names: Vec<String> = all.filter_map(|e| e.ok()?.file_name().into_string().ok()).collect();
+    names.sort();
+    names
 }

@@ -51,14 +51,15 @@ mod tests {
         let parts = [bare("embed_tokens.weight"), f32s("norm.weight", &[2], &[1.0, 2.0]), bare("model.lm_head.weight")];
         let dir = folder(&config(), &parts, &[]);
         let model = open(dir.path()).expect("a model");
-        let names: Vec<_> = model.tensors.keys().map(String::as_str).collect();
-        assert_eq!(names, ["model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"]);
+        let mut names: Vec<_> = model.tensors.keys().map(String::as_str).collect();
+        names.sort();
+        assert_eq!(names, ["lm_head.weight", "model.embed_tokens.weight", "model.norm.weight"]);
         assert_eq!(model.tensors["model.norm.weight"].stored_name, "norm.weight");
         assert!(model.warnings[0].contains("lack the prefix 'model.'"), "{:?}", model.warnings);
         assert_eq!(model.config().expect("a configuration").vocab_size, 4);
 
         let other = folder(&config_with(json!({"model_type": "gemma2"})), &parts, &[]);
-        assert_eq!(open(other.path()).expect("a model").tensors.keys().next().expect("one"), "embed_tokens.weight");
+        assert!(open(other.path()).expect("a model").tensors.contains_key("embed_tokens.weight"));
 
         let both = folder(&config(), &[bare("embed_tokens.weight"), embedding()], &[]);
         let error = open(both.path()).expect_err("refused").to_string();
