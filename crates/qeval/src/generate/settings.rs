@@ -64,7 +64,8 @@ impl Defaults {
     /// # Errors
     /// Names the file.
     pub fn parse(path: &Path, json: &[u8]) -> Result<Self> {
-        serde_json::from_slice(json).map_err(|e| Error::Text(format!("{}: {e}", path.display())))
+        let fails = |e: String| Error::Text(format!("{}: {e}", path.display()));
+        serde_json::from_value(store::parse_json(json).map_err(fails)?).map_err(|e| fails(e.to_string()))
     }
 
     /// These where `asked` says nothing. Whoever asks for anything that only sampling knows, asks
