@@ -3,11 +3,11 @@
 //!
 //! The reference continues 16 prompts by [`LENGTH`] tokens each, greedily, through any
 //! end-of-sequence token. The artifact sees prompt and continuation in one pass. Trials of one
-//! prompt hang together, so intervals go by prompt: Wilson's with the trials divided by the
-//! design effect, and a bootstrap over prompts beside it.
+//! prompt hang together, so the interval goes by prompt: Wilson's with the trials divided by the
+//! design effect, and Student's t for the number of prompts.
 
 use crate::model::{LanguageModel, continue_exactly};
-use crate::stats::{Bootstrap, Interval, clustered};
+use crate::stats::{Interval, clustered};
 use crate::{Bos, Encoder, Error, Result};
 use serde::Serialize;
 use std::ops::ControlFlow;
@@ -84,26 +84,21 @@ pub struct Score {
     pub agree: u64,
     /// Tokens.
     pub total: u64,
-    /// Wilson's interval of the share, with the trials divided by the design effect.
+    /// Wilson's interval of the share, with the trials divided by the design effect and Student's t.
     pub ci95: Option<Interval>,
-    /// Bootstrap over prompts.
-    pub ci95_bootstrap: Option<Interval>,
-    /// Wilson's interval as if tokens were independent.
-    pub ci95_independent: Option<Interval>,
     /// Variance over prompts, as a multiple of that of independent tokens.
     pub design_effect: f64,
 }
 
 impl Score {
     /// Counts.
-    pub fn new(prompts: &[(u64, u64)], bootstrap: &Bootstrap) -> Self {
-        let out = clustered(prompts, bootstrap);
+    pub fn new(prompts: &[(u64, u64)]) -> Self {
+        let part = |f: fn(&(u64, u64)) -> u64| -> Vec<f64> { prompts.iter().map(|p| f(p) as f64).collect() };
+        let out = clustered(&part(|p| p.0), &part(|p| p.1));
         Score {
             agree: prompts.iter().map(|p| p.0).sum(),
             total: prompts.iter().map(|p| p.1).sum(),
-            ci95: out.adjusted,
-            ci95_bootstrap: out.bootstrap,
-            ci95_independent: out.wilson,
+            ci95: out.interval,
             design_effect: out.design_effect,
         }
     }
@@ -121,7 +116,7 @@ mod tests {
         let written = write(&model, &encoder, &PROMPTS, Bos::Auto).expect("runs");
         assert!(written.iter().all(|w| w.tokens.len() == w.first + LENGTH));
         let prompts = agree(&model, &written).expect("runs");
-        let score = Score::new(&prompts, &Bootstrap::new(0));
+        let score = Score::new(&prompts);
         assert_eq!((score.agree, score.total, score.design_effect), (144, 144, 1.0));
         let other = agree(&Bigram::new(257, -0.3), &written).expect("runs");
         assert!(other.iter().map(|p| p.0).sum::<u64>() < 144);

@@ -1,10 +1,11 @@
 //! Everything together: any number of artifacts against one reference.
 
 use crate::model::LanguageModel;
-use crate::rows::{Comparison, CorpusInfo, VERSION};
+use crate::rows::{Comparison, CorpusInfo, VERSION, smallest_within};
 use crate::size::{Errors, Size};
 use crate::stats::Bootstrap;
 use crate::text::Cut;
+use crate::verdict::Margin;
 use crate::{Corpus, Encoder, Error, Protocol, Result, agreement, battery, choices, score, speed};
 use store::{Progress, Unit};
 
@@ -72,7 +73,7 @@ pub struct Battery {
 }
 
 /// What to measure.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Request {
     /// How texts become windows.
     pub protocol: Protocol,
@@ -86,6 +87,8 @@ pub struct Request {
     pub speed: bool,
     /// Seed of the bootstrap.
     pub seed: u64,
+    /// The difference that is accepted.
+    pub margin: Margin,
 }
 
 /// Scores a reference and its artifacts.
@@ -118,11 +121,11 @@ pub fn compare(
     for (corpus, cut) in request.corpora.iter().zip(&cuts) {
         texts::score(&mut first, &mut others, corpus, cut, request, &bootstrap, progress)?;
     }
-    ask(&mut first, &mut others, request, &bootstrap, progress)?;
+    ask(&mut first, &mut others, request, progress)?;
     if request.speed {
         time(&mut first, &mut others, &cuts, progress);
     }
-    let (rows, remarks) = contestant::finish(first, others, artifacts, request.corpora.len());
+    let (rows, remarks) = contestant::finish(first, others, artifacts, &cuts, request.margin);
     Ok(Comparison {
         version: VERSION,
         tool: crate::TOOL.into(),
@@ -133,6 +136,8 @@ pub fn compare(
         choices: request.choices.as_ref().map(Vec::len),
         speed: request.speed,
         seed: request.seed,
+        margin: request.margin,
+        smallest_within_margin: smallest_within(&rows).map(|row| row.artifact.clone()),
         methods: notes::methods(request, &bootstrap),
         notes: notes::notes(&rows, &remarks),
         rows,
@@ -154,7 +159,6 @@ fn ask(
     first: &mut Contestant<'_>,
     others: &mut [Contestant<'_>],
     request: &Request,
-    bootstrap: &Bootstrap,
     progress: &dyn Progress,
 ) -> Result<()> {
     let bos = request.protocol.bos;
@@ -166,7 +170,7 @@ fn ask(
     for other in others.iter_mut() {
         if other.is_paired() {
             let prompts = other.step(|s| agreement::agree(s.model, &written));
-            other.row.agreement = prompts.map(|p| agreement::Score::new(&p, bootstrap));
+            other.row.agreement = prompts.map(|p| agreement::Score::new(&p));
         }
         progress.advance(1);
     }

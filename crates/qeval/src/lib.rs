@@ -3,7 +3,7 @@
 //! [`compare::compare`] runs everything: [`windows`] say which tokens of a text are scored,
 //! [`score`] gives each token's loss and divergence, [`stats`] the intervals, [`battery`],
 //! [`choices`] and [`agreement`] ask questions, [`size`] and [`speed`] measure, [`verdict`]
-//! finds the word, and [`rows`] is what comes out, as JSON too. Models are asked through
+//! gives the word, and [`rows`] is what comes out, as JSON too. Models are asked through
 //! [`model::LanguageModel`] alone.
 //!
 //! [`generate`], [`bench`](mod@bench), [`speculate`] and [`schedule`] are about serving.

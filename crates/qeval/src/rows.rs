@@ -5,13 +5,13 @@
 //! meaning; fields may be added.
 
 use crate::stats::Interval;
-use crate::verdict::{Because, Evidence, Verdict};
+use crate::verdict::{Because, Evidence, Margin, Verdict};
 use crate::windows::Protocol;
 use crate::{agreement, battery, choices, size};
 use serde::Serialize;
 
 /// Version of the JSON.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 /// Any number of artifacts against one reference.
 #[derive(Debug, Clone, Serialize)]
@@ -34,6 +34,10 @@ pub struct Comparison {
     pub speed: bool,
     /// Seed of the bootstrap.
     pub seed: u64,
+    /// The difference that is accepted.
+    pub margin: Margin,
+    /// Path of the smallest artifact that is shown to lie within the margin.
+    pub smallest_within_margin: Option<String>,
     /// How intervals and verdicts come about, in sentences.
     pub methods: Vec<String>,
     /// What a reader should know of the models.
@@ -112,13 +116,7 @@ impl TextScores {
     /// What a verdict goes by; none without comparable scores.
     pub fn evidence(&self) -> Option<Evidence> {
         let (change, kl) = (self.change?, self.kl?);
-        Some(Evidence {
-            ratio: change.ratio,
-            ratio_ci95: change.ci95,
-            kl: kl.mean,
-            kl_ci95: kl.ci95,
-            same_top1: self.same_top1?,
-        })
+        Some(Evidence { ratio: change.ratio, ratio_ci95: change.ci95, kl: kl.mean, kl_ci95: kl.ci95 })
     }
 }
 
@@ -139,6 +137,9 @@ pub struct Row {
     pub verdict: Verdict,
     /// What decided, where the verdict leaves that open.
     pub verdict_because: Option<Because>,
+    /// Of an inconclusive row, about how many tokens would settle it; none where no reasonable
+    /// number would.
+    pub tokens_to_settle: Option<u64>,
     /// Scores on the first text.
     #[serde(flatten)]
     pub scores: TextScores,
@@ -174,6 +175,11 @@ pub struct Row {
     pub decode_range: Option<Interval>,
     /// Why it can't be compared token by token.
     pub not_comparable: Option<String>,
+}
+
+/// The smallest artifact, by the bytes of its weight files, that is shown to lie within the margin.
+pub fn smallest_within(rows: &[Row]) -> Option<&Row> {
+    rows.iter().filter(|row| row.verdict.is_within()).min_by_key(|row| row.size_bytes.unwrap_or(u64::MAX))
 }
 
 impl Comparison {

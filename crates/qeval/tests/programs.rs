@@ -104,7 +104,7 @@ fn a_model_against_itself() {
     let row = &out["rows"][1];
     assert_eq!(row.pointer("/kl/mean"), Some(&0.0.into()));
     assert_eq!(row.pointer("/change/ratio"), Some(&1.0.into()));
-    assert_eq!((row["verdict"].as_str(), row["same_top1"].as_f64()), (Some("indistinguishable"), Some(1.0)));
+    assert_eq!((row["verdict"].as_str(), row["same_top1"].as_f64()), (Some("same"), Some(1.0)));
     assert_eq!(row.pointer("/agreement/agree"), row.pointer("/agreement/total"));
     assert_eq!(row.pointer("/weight_error/mean"), Some(&0.0.into()));
 }
@@ -200,7 +200,7 @@ fn what_cannot_be_opened_is_a_row_and_the_others_stand() {
         let error = row["error"].as_str().expect("marked");
         assert!(error.contains(what) && row["verdict"] == "failed" && row["artifact"] == **path, "{row:#}");
     }
-    assert_eq!((rows[5]["verdict"].as_str(), rows[5]["error"].as_str()), (Some("indistinguishable"), None));
+    assert_eq!((rows[5]["verdict"].as_str(), rows[5]["error"].as_str()), (Some("same"), None));
 
     let table = |form: &[&str]| {
         let out = qeval(&[&args[..], form, &["--no-speed", "--tokens", "300", "--battery", "none"]].concat());

@@ -353,8 +353,7 @@ impl Bench {
 
     /// Means, and intervals over the same resamples for all.
     fn summaries(&self, scored: Vec<Option<Divergences>>) -> Vec<Option<Divergence>> {
-        let lengths = self.windows.lengths();
-        let sums = |values: &[f64]| stats::block_sums(values, &lengths, stats::BLOCK);
+        let sums = stats::block_sums;
         let columns: Vec<Vec<f64>> = scored.iter().flatten().map(|d| sums(&d.kl)).collect();
         let views: Vec<&[f64]> = columns.iter().map(Vec::as_slice).collect();
         let weights = sums(&vec![1.0; self.windows.scored()]);

@@ -6,6 +6,7 @@ use super::schedule::ScheduleArgs;
 use super::selftest::SelfTestArgs;
 use super::speculate::SpeculateArgs;
 use crate::load::Compute;
+use crate::verdict::Margin;
 use crate::{Bos, Protocol, Style};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use report::ComputeArgs;
@@ -233,6 +234,10 @@ pub struct MeasureArgs {
     /// Don't measure speed.
     #[arg(long)]
     pub no_speed: bool,
+    /// Difference from the reference's perplexity that is accepted, in percent. The verdict says whether an artifact
+    /// is shown to lie within it, in perplexity and in mean KL (ln(1 + margin) nats).
+    #[arg(long, default_value_t = Margin::default(), value_name = "PERCENT")]
+    pub margin: Margin,
     /// Seed of the bootstrap.
     #[arg(long, default_value_t = 0, value_name = "N")]
     pub seed: u64,

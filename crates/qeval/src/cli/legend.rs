@@ -1,6 +1,8 @@
 //! What stands below the table.
 
-use crate::rows::{Comparison, Row};
+use crate::rows::{Comparison, Row, smallest_within};
+use crate::stats::SHORTEST_BLOCK;
+use crate::verdict::{Because, Verdict};
 use crate::{speed, verdict};
 use report::format;
 
@@ -9,11 +11,15 @@ const LARGE_ERROR: f64 = 0.5;
 
 /// What a reader must know of these numbers: how the texts were cut, and what is amiss with rows.
 pub fn notes(comparison: &Comparison) -> Vec<String> {
+    let headline = std::iter::once(format!("{}.", smallest(comparison)));
     let corpora = comparison.corpora.iter().map(|corpus| {
         format!("{}: {} ({} bytes).", corpus.name, corpus.rule, format::count(corpus.bytes_scored as u64))
     });
-    let rows = comparison.rows.iter().flat_map(|row| [of_row(row), elsewhere(row, comparison)].concat());
-    corpora.chain(rows).chain(comparison.notes.iter().cloned()).collect()
+    let rows = comparison
+        .rows
+        .iter()
+        .flat_map(|row| [of_row(row), unsettled(row, comparison), elsewhere(row, comparison)].concat());
+    headline.chain(corpora).chain(rows).chain(comparison.notes.iter().cloned()).collect()
 }
 
 /// Where the verdict, which goes by the first text, would be another on a later one.
@@ -21,10 +27,48 @@ fn elsewhere(row: &Row, comparison: &Comparison) -> Vec<String> {
     let later = comparison.corpora.iter().zip(&row.corpora).skip(1);
     later
         .filter_map(|(corpus, scores)| {
-            let (verdict, _) = scores.evidence().filter(|_| !row.is_reference)?.verdict();
+            let (verdict, _) = scores.evidence().filter(|_| !row.is_reference)?.verdict(comparison.margin);
             (verdict != row.verdict).then(|| format!("{}: {verdict} on {}.", row.label, corpus.name))
         })
         .collect()
+}
+
+/// The smallest artifact within the margin, as a sentence without its end.
+pub fn smallest(comparison: &Comparison) -> String {
+    let margin = comparison.margin;
+    match smallest_within(&comparison.rows) {
+        Some(row) => {
+            let size = row.size_bytes.map_or_else(|| "no size".into(), format::bytes);
+            let bits = format::or_absent(row.file_bpw, |bits| format::fixed(bits, 2));
+            format!(
+                "Smallest artifact shown to lie within {margin} of the reference's perplexity: {} ({size}, {bits} bits per \
+                 weight of the whole model)",
+                row.label
+            )
+        }
+        None => format!("No artifact is shown to lie within {margin} of the reference's perplexity"),
+    }
+}
+
+/// How many tokens would settle an inconclusive verdict.
+fn unsettled(row: &Row, comparison: &Comparison) -> Vec<String> {
+    let scored = comparison.corpora.first().map_or(0, |c| c.tokens_scored as u64);
+    let what = match (row.verdict, row.verdict_because, row.tokens_to_settle) {
+        (Verdict::Inconclusive, Some(Because::ShortText), _) => {
+            format!("{} tokens are too few for an interval: score at least {}", scored, 16 * SHORTEST_BLOCK)
+        }
+        (Verdict::Inconclusive, _, Some(tokens)) => {
+            format!("about {} tokens would settle it ({} were scored)", format::count(tokens), format::count(scored))
+        }
+        (Verdict::Inconclusive, _, None) => {
+            format!(
+                "its difference lies so near the margin of {} that no reasonable number of tokens would settle it",
+                comparison.margin
+            )
+        }
+        _ => return Vec::new(),
+    };
+    vec![format!("{}: inconclusive: {what}.", row.label)]
 }
 
 /// What is to be said of one row.
@@ -47,12 +91,12 @@ fn of_row(row: &Row) -> Vec<String> {
 
 /// The rules in short.
 pub fn short(comparison: &Comparison) -> Vec<String> {
-    let mut how = format!("95% intervals: paired block bootstrap, seed {}.", comparison.seed);
+    let mut how = format!("95% intervals: paired, by blocks of tokens, seed {}.", comparison.seed);
     if comparison.battery.is_some() {
         how.push_str(" p: McNemar's exact test against the reference.");
     }
     if comparison.speed {
         how.push_str(&format!(" Speed: median of {} runs, ± the farthest of them.", speed::RUNS));
     }
-    vec![format!("{how} {} All rules: --verbose, or the README of qeval.", verdict::LEGEND)]
+    vec![format!("{how} {} All rules: --verbose, or the README of qeval.", verdict::legend(comparison.margin))]
 }

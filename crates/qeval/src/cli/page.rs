@@ -4,9 +4,11 @@ use super::legend;
 use super::output::file_name;
 use super::table::{self, tone};
 use crate::rows::{Comparison, Row};
+use crate::verdict;
 use report::chart::{Axis, Bar, BarChart, Better, Distribution, Guide, Histogram, Mark, Point, Ridge, Scale, Scatter};
 use report::format;
 use report::page::{Fact, Page, Section};
+use report::table::{Cell, Column, Table};
 
 /// Below this divergence, a token counts as not moved at all: arithmetic alone can do that.
 const FLOOR: f64 = 1e-7;
@@ -30,7 +32,7 @@ pub fn page(comparison: &Comparison) -> Result<Page, report::Error> {
             .chart(&cropped(comparison), "The same points, the axis cut off where differences would be lost.");
     }
     let rows = legend::notes(comparison).into_iter().fold(Section::new("The table").table(shown), Section::prose);
-    let mut sections = vec![rows, size];
+    let mut sections = vec![rows, Section::new("The verdict").table(rule(comparison)?), size];
     let mut tokens = Section::new("Token by token");
     if let Some(chart) = divergence(comparison) {
         tokens = tokens.chart(
@@ -52,24 +54,28 @@ pub fn page(comparison: &Comparison) -> Result<Page, report::Error> {
 }
 
 fn lead(comparison: &Comparison) -> String {
-    let good = |row: &&Row| row.verdict == crate::verdict::Verdict::Indistinguishable;
-    let smallest = comparison.rows.iter().filter(good).min_by(|a, b| a.size_bytes.cmp(&b.size_bytes));
     let count = comparison.rows.len().saturating_sub(1);
     let failed = comparison.rows.iter().filter(|row| row.error.is_some()).count();
     let failed = match failed {
         0 => String::new(),
         n => format!(" {n} could not be scored in full; the reasons are below the table."),
     };
-    match smallest {
-        Some(row) => format!(
-            "{count} artifacts against one reference.{failed} The smallest that is indistinguishable from it on these tokens is `{}`, at {} bits per weight.",
-            row.label,
-            format::or_absent(row.bpw, |bits| format::fixed(bits, 2))
-        ),
-        None => format!(
-            "{count} artifacts against one reference.{failed} None is shown to be indistinguishable from it on these tokens."
-        ),
+    let smallest = legend::smallest(comparison);
+    format!("{smallest}. {count} artifacts against one reference.{failed}")
+}
+
+/// The rule of the verdict.
+fn rule(comparison: &Comparison) -> Result<Table, report::Error> {
+    let columns = vec![
+        Column::text("within", "Within the margin?"),
+        Column::text("any", "Any difference?"),
+        Column::text("verdict", "Verdict"),
+    ];
+    let mut table = Table::new("", columns);
+    for row in verdict::rule_table(comparison.margin) {
+        table.push(row.map(Cell::text).to_vec())?;
     }
+    Ok(table)
 }
 
 fn facts(comparison: &Comparison) -> Vec<Fact> {

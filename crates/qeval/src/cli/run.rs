@@ -55,6 +55,7 @@ pub fn request(text: &TextArgs, measure: &MeasureArgs) -> Result<Request> {
         choices,
         speed: !measure.no_speed,
         seed: measure.seed,
+        margin: measure.margin,
     })
 }
 

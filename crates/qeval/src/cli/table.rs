@@ -31,6 +31,7 @@ fn columns(comparison: &Comparison) -> Vec<Column> {
         Column::text("artifact", "Artifact").machine_only(),
         Column::text("verdict", "Verdict"),
         Column::text("verdict_because", "Because").machine_only(),
+        Column::number("tokens_to_settle", "Tokens to settle").machine_only(),
         Column::text("error", "Error").machine_only(),
         Column::number("size_bytes", "Size").help("Bytes of the files that hold weights."),
         Column::number("bpw", "bpw").help("Bits per quantized weight, codes and scales, as the scheme counts them."),
@@ -94,6 +95,7 @@ fn cells(row: &Row, comparison: &Comparison) -> Vec<Cell> {
         Cell::text(row.artifact.clone()),
         verdict(row),
         Cell::value("", json!(row.verdict_because)),
+        Cell::value("", json!(row.tokens_to_settle)),
         Cell::value("", json!(row.error)),
         bytes(row.size_bytes),
         number(row.bpw, 3),
@@ -201,9 +203,8 @@ fn share(part: u64, total: u64, ci95: Option<Interval>) -> String {
 pub fn tone(verdict: Verdict) -> Tone {
     match verdict {
         Verdict::Reference | Verdict::Inconclusive => Tone::Muted,
-        Verdict::Indistinguishable => Tone::Good,
-        Verdict::Measurable => Tone::Normal,
-        Verdict::Different | Verdict::Worse | Verdict::Unscored => Tone::Warning,
+        Verdict::Same | Verdict::Equivalent => Tone::Good,
+        Verdict::Different | Verdict::Unscored => Tone::Warning,
         Verdict::Destroyed | Verdict::Failed => Tone::Bad,
     }
 }
@@ -214,7 +215,7 @@ fn verdict(row: &Row) -> Cell {
     if row.error.is_some() {
         return Cell::value(format!("{word}, see notes"), word).tone(Tone::Bad);
     }
-    let is_open = matches!(row.verdict, Verdict::Measurable | Verdict::Different | Verdict::Inconclusive);
+    let is_open = matches!(row.verdict, Verdict::Different | Verdict::Inconclusive);
     let text = match row.verdict_because {
         Some(because) if is_open => format!("{word} ({because})"),
         _ => word.clone(),

@@ -33,8 +33,6 @@ fn row(scheme: &str, bpw: f64, ppl: f64, ratio: Option<f64>, verdict: Verdict) -
             agree: 141,
             total: 144,
             ci95: Some(Interval(0.94, 0.993)),
-            ci95_bootstrap: None,
-            ci95_independent: None,
             design_effect: 1.2,
         }),
         battery: Some(battery::Score {
@@ -78,8 +76,9 @@ pub(crate) fn sample() -> Comparison {
         corpora: vec![TextScores::default()],
         ..Row::default()
     };
-    let mut smaller = row("nf4", 4.25, 58.0, Some(1.01), Verdict::Measurable);
+    let mut smaller = row("nf4", 4.25, 58.0, Some(1.01), Verdict::Inconclusive);
     smaller.verdict_because = Some(Because::Kl);
+    smaller.tokens_to_settle = Some(18_000);
     smaller.weight_error = None;
     smaller.weights_not_comparable = Some("the reference has no model.layers.9.mlp.up_proj, it has one".into());
     Comparison {
@@ -97,12 +96,14 @@ pub(crate) fn sample() -> Comparison {
         choices: None,
         speed: true,
         seed: 0,
+        margin: Default::default(),
+        smallest_within_margin: Some("int8-row.gguf".into()),
         methods: vec!["How it was done.".into()],
         notes: vec!["reference: a note".into()],
         rows: vec![
             row("f16", 16.0, 57.619, None, Verdict::Reference),
-            row("int8-row", 8.023, 57.47, Some(0.9974), Verdict::Indistinguishable),
-            row("int4-g128", 4.135, 105.7, Some(1.834), Verdict::Worse),
+            row("int8-row", 8.023, 57.47, Some(0.9974), Verdict::Equivalent),
+            row("int4-g128", 4.135, 105.7, Some(1.834), Verdict::Different),
             row("int4-absmax", 4.0, 4.5e6, Some(78_100.0), Verdict::Destroyed),
             smaller,
             broken,
@@ -166,9 +167,9 @@ fn what_decided_is_said_where_the_word_leaves_it_open() {
         let row = Row { verdict, verdict_because: Some(because), ..Row::default() };
         super::verdict(&row).text
     };
-    assert_eq!(of(Verdict::Measurable, Because::PerplexityDown), "measurable (perplexity down)");
-    assert_eq!(of(Verdict::Different, Because::SameTop1), "different (same top 1)");
-    assert_eq!(of(Verdict::Worse, Because::PerplexityUp), "worse");
+    assert_eq!(of(Verdict::Different, Because::PerplexityDown), "different (perplexity down)");
+    assert_eq!(of(Verdict::Inconclusive, Because::Kl), "inconclusive (KL)");
+    assert_eq!(of(Verdict::Destroyed, Because::PerplexityUp), "destroyed");
 }
 
 #[test]
@@ -227,6 +228,6 @@ fn another_verdict_on_a_later_text_is_noted() {
     comparison.rows[1].corpora[1] = scores(90.0, Some(1.3));
     let notes = legend::notes(&comparison);
     let said: Vec<&String> = notes.iter().filter(|n| n.ends_with(" on book.txt.")).collect();
-    assert!(said.contains(&&"int8-row: worse on book.txt.".to_string()), "{said:?}");
+    assert!(said.contains(&&"int8-row: different on book.txt.".to_string()), "{said:?}");
     assert!(!said.iter().any(|n| n.starts_with("int4-g128") || n.starts_with("f16")), "{said:?}");
 }

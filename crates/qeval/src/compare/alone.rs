@@ -2,10 +2,10 @@
 
 use super::Subject;
 use super::contestant::beyond_training;
-use super::notes::SPECIAL;
+use super::notes::{self, SPECIAL};
 use super::texts::{bits_per_byte, byte_intervals, mean};
 use crate::rows::{CorpusInfo, Measured, VERSION};
-use crate::stats::{BLOCK, Bootstrap, Interval, block_sums};
+use crate::stats::{Bootstrap, Interval, block_sums};
 use crate::{Corpus, Protocol, Result, score};
 use serde::Serialize;
 use store::Progress;
@@ -71,8 +71,8 @@ pub fn perplexity(
         let nll = score::losses((&subject.artifact, subject.model), &cut.windows.windows, progress)
             .map_err(|e| e.in_corpus(&corpus.name))?
             .nll;
-        let blocks = |values: &[f64]| block_sums(values, &cut.windows.lengths(), BLOCK);
-        let interval = bootstrap.ratios(&[&blocks(&nll)], &blocks(&vec![1.0; nll.len()])).into_iter().next().flatten();
+        let tokens = block_sums(&vec![1.0; nll.len()]);
+        let interval = bootstrap.ratios(&[&block_sums(&nll)], &tokens).into_iter().next().flatten();
         out.push(CorpusPerplexity {
             info: CorpusInfo {
                 name: corpus.name.clone(),
@@ -88,11 +88,7 @@ pub fn perplexity(
     let longest = cuts.iter().map(|c| c.windows.longest()).max().unwrap_or(0);
     let mut methods = vec![SPECIAL.to_string()];
     if out.iter().any(|c| c.perplexity.ci95.is_some()) {
-        methods.push(format!(
-            "Interval (95%): block bootstrap over blocks of {BLOCK} neighbouring tokens within windows, {} resamples, \
-             expanded percentiles, seed {seed}.",
-            bootstrap.resamples
-        ));
+        methods.push(format!("Interval (95%): {}.", notes::blocks(&bootstrap)));
     }
     Ok(Perplexities {
         version: VERSION,

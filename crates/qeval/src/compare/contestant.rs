@@ -5,8 +5,8 @@ use super::{Entrant, Subject};
 use crate::Result;
 use crate::rows::{Row, TextScores};
 use crate::score::Padding;
-use crate::text::difference;
-use crate::verdict::Verdict;
+use crate::text::{Cut, difference};
+use crate::verdict::{Margin, Verdict};
 use std::iter::once;
 
 /// One model's state during a comparison.
@@ -92,14 +92,17 @@ pub(super) fn finish(
     first: Contestant<'_>,
     others: Vec<Contestant<'_>>,
     artifacts: &[Entrant<'_>],
-    texts: usize,
+    cuts: &[Cut],
+    margin: Margin,
 ) -> (Vec<Row>, Vec<Vec<String>>) {
-    let mut ready = others.into_iter().map(|c| (judged(c.row), c.remarks));
+    let tokens = cuts.first().map_or(0, |cut| cut.windows.scored());
+    let mut ready = others.into_iter().map(|c| (judged(c.row, tokens, margin), c.remarks));
     let rest = artifacts.iter().filter_map(|artifact| match artifact {
         Entrant::Ready(_) => ready.next(),
-        Entrant::Failed { artifact, error } => Some((failed(artifact, error, texts), Vec::new())),
+        Entrant::Failed { artifact, error } => Some((failed(artifact, error, cuts.len()), Vec::new())),
     });
-    let (mut rows, remarks): (Vec<Row>, Vec<_>) = once((judged(first.row), first.remarks)).chain(rest).unzip();
+    let (mut rows, remarks): (Vec<Row>, Vec<_>) =
+        once((judged(first.row, tokens, margin), first.remarks)).chain(rest).unzip();
     let labels = labels(&rows);
     for (row, label) in rows.iter_mut().zip(labels) {
         row.label = label;
@@ -118,14 +121,17 @@ fn failed(artifact: &str, error: &str, texts: usize) -> Row {
     }
 }
 
-/// The row with the scores of the first text and the verdict.
-fn judged(mut row: Row) -> Row {
+/// The row with the scores of the first text, of which `tokens` were scored, and the verdict.
+fn judged(mut row: Row, tokens: usize, margin: Margin) -> Row {
     row.scores = row.corpora.first().cloned().unwrap_or_default();
     if row.is_reference {
         return row;
     }
     match row.scores.evidence() {
-        Some(evidence) => (row.verdict, row.verdict_because) = evidence.verdict(),
+        Some(evidence) => {
+            (row.verdict, row.verdict_because) = evidence.verdict(margin);
+            row.tokens_to_settle = evidence.tokens_to_settle(margin, tokens);
+        }
         None if row.error.is_some() => row.verdict = Verdict::Failed,
         None => {}
     }

@@ -2,7 +2,7 @@
 
 use super::Request;
 use crate::rows::Row;
-use crate::stats::{BLOCK, Bootstrap};
+use crate::stats::{BLOCKS, Bootstrap, SHORTEST_BLOCK};
 use crate::{agreement, battery, speed, verdict};
 
 /// How special tokens in a text are read.
@@ -25,25 +25,34 @@ pub(super) fn notes(rows: &[Row], remarks: &[Vec<String>]) -> Vec<String> {
     seen.into_iter().map(|(remark, names)| format!("{}: {remark}", names.join(", "))).collect()
 }
 
+/// How intervals of means over tokens come about.
+pub(super) fn blocks(bootstrap: &Bootstrap) -> String {
+    format!(
+        "{BLOCKS} blocks of neighbouring tokens (of at least {SHORTEST_BLOCK}), the further ends of Student's t and of \
+         the studentized bootstrap ({} resamples, seed {})",
+        bootstrap.resamples, bootstrap.seed
+    )
+}
+
 /// How scores, intervals and verdicts come about, in sentences.
 pub(super) fn methods(request: &Request, bootstrap: &Bootstrap) -> Vec<String> {
     let mut out = vec![
         format!(
-            "Intervals (95%) of perplexity, its change, KL, same top 1 and bits per byte: paired block bootstrap over \
-             blocks of {BLOCK} neighbouring tokens within windows, {} resamples, the same blocks for all models, expanded percentiles, \
-             seed {}. Each interval stands alone: of twenty, one misses its true value.",
-            bootstrap.resamples, bootstrap.seed
+            "Intervals (95%) of perplexity, its change, KL and bits per byte: {}, the same blocks for all models. \
+             Same top 1: Wilson, trials divided by the design effect of these blocks, t. Each interval stands alone: \
+             of twenty, one misses its true value.",
+            blocks(bootstrap)
         ),
         "KL: KL(reference || artifact) in nats over the vocabulary that both have; p99: 99th percentile over tokens."
             .into(),
         format!(
             "Agreement: the reference continues {} prompts by {} tokens greedily, through any end token; the artifact \
-             sees the same text. Interval: Wilson, trials divided by the design effect of prompts.",
+             sees the same text. Interval: Wilson, trials divided by the design effect of prompts, t.",
             agreement::PROMPTS.len(),
             agreement::LENGTH
         ),
         SPECIAL.into(),
-        verdict::RULE.into(),
+        verdict::rule(request.margin),
     ];
     if let Some(battery) = &request.battery {
         out.push(format!(

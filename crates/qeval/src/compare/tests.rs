@@ -42,6 +42,7 @@ pub(crate) fn request() -> Request {
         choices: None,
         speed: false,
         seed: 1,
+        margin: Default::default(),
     }
 }
 
@@ -62,7 +63,7 @@ fn a_comparison_from_one_end_to_the_other() {
     assert!(first.scores.kl.is_none() && first.agreement.is_none());
     let change = same.scores.change.expect("compared");
     assert_eq!((change.ratio, same.scores.kl.expect("compared").mean), (1.0, 0.0));
-    assert_eq!((same.verdict, same.scores.same_top1), (Verdict::Indistinguishable, Some(1.0)));
+    assert_eq!((same.verdict, same.scores.same_top1), (Verdict::Same, Some(1.0)));
     assert_eq!(same.agreement.as_ref().map(|a| (a.agree, a.total)), Some((144, 144)));
     assert_eq!(same.battery.as_ref().and_then(|b| b.mcnemar_p), Some(1.0));
 
@@ -161,7 +162,7 @@ fn what_could_not_be_opened_has_a_row_in_its_place() {
         ("junk.txt", "x/junk.txt", Verdict::Failed)
     );
     assert_eq!((junk.error.as_deref(), junk.corpora.len()), (Some("x/junk.txt: is no model"), 2));
-    assert_eq!(same.verdict, Verdict::Indistinguishable);
+    assert_eq!(same.verdict, Verdict::Same);
     let json: serde_json::Value = serde_json::from_str(&out.to_json().expect("serializes")).expect("valid");
     assert_eq!(json["rows"][1]["error"], "x/junk.txt: is no model");
     assert!(json["rows"][1]["size_bytes"].is_null());

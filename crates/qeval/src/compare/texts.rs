@@ -3,7 +3,7 @@
 use super::{Contestant, Request, score};
 use crate::rows::{Change, Kl, Measured, TextScores};
 use crate::score::{Divergences, Losses, Problem};
-use crate::stats::{BLOCK, Bootstrap, Interval, block_sums, quantile};
+use crate::stats::{Bootstrap, Interval, block_sums, clustered, quantile};
 use crate::text::Cut;
 use crate::{Corpus, Error, Result};
 use store::Progress;
@@ -79,11 +79,10 @@ fn alone(
 
 /// Intervals of bits per byte of some models on the same tokens.
 pub(crate) fn byte_intervals(bootstrap: &Bootstrap, cut: &Cut, nll: &[&[f64]]) -> Vec<Option<Interval>> {
-    let lengths = cut.windows.lengths();
-    let sums: Vec<Vec<f64>> = nll.iter().map(|nll| block_sums(nll, &lengths, BLOCK)).collect();
+    let sums: Vec<Vec<f64>> = nll.iter().map(|nll| block_sums(nll)).collect();
     let views: Vec<&[f64]> = sums.iter().map(Vec::as_slice).collect();
     let bytes: Vec<f64> = cut.token_bytes.iter().map(|&b| b as f64).collect();
-    let intervals = bootstrap.ratios(&views, &block_sums(&bytes, &lengths, BLOCK));
+    let intervals = bootstrap.ratios(&views, &block_sums(&bytes));
     intervals.into_iter().map(|i| i.map(|i| i.map(|nats| nats / std::f64::consts::LN_2))).collect()
 }
 
@@ -95,37 +94,32 @@ pub(crate) fn bits_per_byte(nll: &[f64], bytes: usize) -> f64 {
 /// What the scores of one text are made from.
 struct Table<'a> {
     cut: &'a Cut,
-    windows: Vec<usize>,
     reference: &'a Losses,
     bootstrap: &'a Bootstrap,
 }
 
 impl<'a> Table<'a> {
     fn new(cut: &'a Cut, reference: &'a Losses, bootstrap: &'a Bootstrap) -> Self {
-        Table { cut, windows: cut.windows.lengths(), reference, bootstrap }
-    }
-
-    fn blocks(&self, values: &[f64]) -> Vec<f64> {
-        block_sums(values, &self.windows, BLOCK)
+        Table { cut, reference, bootstrap }
     }
 
     /// The reference's scores, and those of the artifacts, all on the same resamples.
     fn scores(&self, artifacts: &[&Divergences]) -> (TextScores, Vec<TextScores>) {
         let known = &self.reference.nll;
-        let mut columns = vec![self.blocks(known)];
+        let mut columns = vec![block_sums(known)];
         for a in artifacts {
             let change: Vec<f64> = a.nll.iter().zip(&a.reference).map(|(a, r)| a - r).collect();
-            columns.extend([&a.nll, &change, &a.kl, &a.same_top].map(|values| self.blocks(values)));
+            columns.extend([&a.nll, &change, &a.kl].map(|values| block_sums(values)));
         }
-        let weights = self.blocks(&vec![1.0; known.len()]);
+        let weights = block_sums(&vec![1.0; known.len()]);
         let views: Vec<&[f64]> = columns.iter().map(Vec::as_slice).collect();
         let intervals = self.bootstrap.ratios(&views, &weights);
         let losses: Vec<&[f64]> = std::iter::once(&known[..]).chain(artifacts.iter().map(|a| &a.nll[..])).collect();
         let mut by_bytes = byte_intervals(self.bootstrap, self.cut, &losses).into_iter();
         let mut with_bytes = |scores| TextScores { bits_per_byte_ci95: by_bytes.next().flatten(), ..scores };
         let reference = with_bytes(self.plain(known, intervals[0]));
-        let scores = artifacts.iter().zip(intervals[1..].chunks_exact(4));
-        (reference, scores.map(|(a, intervals)| with_bytes(self.against(a, intervals))).collect())
+        let scores = artifacts.iter().zip(intervals[1..].chunks_exact(3));
+        (reference, scores.map(|(a, intervals)| with_bytes(self.against(a, intervals, &weights))).collect())
     }
 
     fn plain(&self, nll: &[f64], interval: Option<Interval>) -> TextScores {
@@ -136,7 +130,7 @@ impl<'a> Table<'a> {
         }
     }
 
-    fn against(&self, a: &Divergences, intervals: &[Option<Interval>]) -> TextScores {
+    fn against(&self, a: &Divergences, intervals: &[Option<Interval>], tokens: &[f64]) -> TextScores {
         let mut sorted = a.kl.clone();
         let mut at = |q| quantile(&mut sorted, q).unwrap_or(f64::NAN);
         TextScores {
@@ -144,9 +138,14 @@ impl<'a> Table<'a> {
                 ratio: (mean(&a.nll) - mean(&a.reference)).exp(),
                 ci95: intervals[1].map(|i| i.map(f64::exp)),
             }),
-            kl: Some(Kl { mean: mean(&a.kl), ci95: intervals[2], median: at(0.5), p99: at(0.99) }),
+            kl: Some(Kl {
+                mean: mean(&a.kl),
+                ci95: intervals[2].map(|i| i.map(|nats| nats.max(0.0))),
+                median: at(0.5),
+                p99: at(0.99),
+            }),
             same_top1: Some(mean(&a.same_top)),
-            same_top1_ci95: intervals[3],
+            same_top1_ci95: clustered(&block_sums(&a.same_top), tokens).interval,
             divergences: a.kl.clone(),
             ..self.plain(&a.nll, intervals[0])
         }

@@ -1,14 +1,16 @@
 //! Intervals and tests.
 //!
 //! Tokens of one text are not independent: neighbours share a context. Intervals of perplexity
-//! and divergence therefore resample *blocks* of [`BLOCK`] neighbouring tokens that lie within
-//! one window, the same blocks for all models (so that differences are paired); those of token
-//! agreement resample prompts.
+//! and divergence therefore come from [`BLOCKS`] blocks of neighbouring tokens, the same blocks
+//! for all models (so that differences are paired); those of proportions of tokens from blocks or
+//! prompts.
 
 mod bootstrap;
+#[cfg(test)]
+mod coverage;
 mod proportion;
 
-pub use bootstrap::{BLOCK, Bootstrap, RESAMPLES, block_sums};
+pub use bootstrap::{BLOCKS, Bootstrap, RESAMPLES, SHORTEST_BLOCK, block_sums};
 pub use proportion::{Clustered, clustered, mcnemar, wilson};
 
 use serde::{Deserialize, Serialize};

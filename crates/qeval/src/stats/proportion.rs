@@ -1,20 +1,26 @@
 //! Proportions: Wilson's interval, clusters, McNemar's test.
 
-use super::{Bootstrap, Interval};
+use super::Interval;
+use super::bootstrap::student;
 use statrs::distribution::{Binomial, DiscreteCDF};
 
 /// The 97.5% point of the normal distribution.
 const Z: f64 = 1.959_963_984_540_054;
 
-/// Wilson's 95% score interval of `hits` out of `total`; none of nothing.
+/// Wilson's 95% score interval of `hits` out of `total` independent trials; none of nothing.
 pub fn wilson(hits: f64, total: f64) -> Option<Interval> {
+    score_interval(hits, total, Z)
+}
+
+/// Wilson's score interval with `z` standard errors; none of nothing.
+fn score_interval(hits: f64, total: f64, z: f64) -> Option<Interval> {
     if total.is_nan() || total <= 0.0 {
         return None;
     }
     let p = hits / total;
-    let shrink = 1.0 + Z * Z / total;
-    let center = (p + Z * Z / (2.0 * total)) / shrink;
-    let half = Z / shrink * (p * (1.0 - p) / total + Z * Z / (4.0 * total * total)).sqrt();
+    let shrink = 1.0 + z * z / total;
+    let center = (p + z * z / (2.0 * total)) / shrink;
+    let half = z / shrink * (p * (1.0 - p) / total + z * z / (4.0 * total * total)).sqrt();
     Some(Interval((center - half).max(0.0), (center + half).min(1.0)))
 }
 
@@ -27,37 +33,28 @@ pub fn mcnemar(b: u64, c: u64) -> f64 {
     }
 }
 
-/// A proportion whose trials come in clusters (tokens of one prompt).
+/// A proportion whose trials come in clusters: tokens of one prompt, or of one stretch of text.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Clustered {
     /// How many times the variance of independent trials; at least 1.
     pub design_effect: f64,
-    /// Wilson's interval of independent trials.
-    pub wilson: Option<Interval>,
-    /// Wilson's interval with the trials divided by the design effect.
-    pub adjusted: Option<Interval>,
-    /// Bootstrap over clusters.
-    pub bootstrap: Option<Interval>,
+    /// Wilson's 95% interval with the trials divided by the design effect, and Student's t with
+    /// clusters - 1 degrees of freedom in place of the normal distribution's point.
+    pub interval: Option<Interval>,
 }
 
-/// Intervals of a proportion whose trials come in clusters of `(hits, trials)`.
-pub fn clustered(clusters: &[(u64, u64)], bootstrap: &Bootstrap) -> Clustered {
-    let hits: Vec<f64> = clusters.iter().map(|c| c.0 as f64).collect();
-    let trials: Vec<f64> = clusters.iter().map(|c| c.1 as f64).collect();
+/// The interval of a proportion with `hits` out of `trials` in each cluster.
+pub fn clustered(hits: &[f64], trials: &[f64]) -> Clustered {
     let (k, n) = (hits.iter().sum::<f64>(), trials.iter().sum::<f64>());
-    let (p, clusters) = (k / n, clusters.len() as f64);
+    let (p, clusters) = (k / n, hits.len() as f64);
     // The variance of a ratio of sums over clusters, against that of n independent trials.
-    let squares: f64 = hits.iter().zip(&trials).map(|(h, t)| (h - p * t).powi(2)).sum();
+    let squares: f64 = hits.iter().zip(trials).map(|(h, t)| (h - p * t).powi(2)).sum();
     let between = clusters / (clusters - 1.0) * squares / (n * n);
     let independent = p * (1.0 - p) / n;
     let ratio = between / independent;
     let design_effect = if ratio.is_finite() { ratio.max(1.0) } else { 1.0 };
-    Clustered {
-        design_effect,
-        wilson: wilson(k, n),
-        adjusted: wilson(k / design_effect, n / design_effect),
-        bootstrap: bootstrap.ratios(&[&hits], &trials).into_iter().next().flatten(),
-    }
+    let interval = student(hits.len()).and_then(|t| score_interval(k / design_effect, n / design_effect, t));
+    Clustered { design_effect, interval }
 }
 
 #[cfg(test)]
@@ -93,18 +90,17 @@ mod tests {
 
     #[test]
     fn clusters_widen_the_interval() {
-        let bootstrap = Bootstrap::new(1);
         // Whole prompts agree or don't: 8 of 16.
-        let all_or_none: Vec<(u64, u64)> = (0..16).map(|i| if i % 2 == 0 { (9, 9) } else { (0, 9) }).collect();
-        let out = clustered(&all_or_none, &bootstrap);
+        let all_or_none: Vec<f64> = (0..16).map(|i| if i % 2 == 0 { 9.0 } else { 0.0 }).collect();
+        let out = clustered(&all_or_none, &[9.0; 16]);
         // 16/15 x 16 x 4.5^2 / 144^2 against 0.25 / 144: 9.6.
         assert!((out.design_effect - 9.6).abs() < 1e-9, "{out:?}");
         let width = |i: Option<Interval>| i.map_or(0.0, |i| i.1 - i.0);
-        assert!(width(out.adjusted) > 2.5 * width(out.wilson));
-        assert!(width(out.bootstrap) > 2.5 * width(out.wilson));
-        // Nothing varies.
-        let perfect = clustered(&[(9, 9); 16], &bootstrap);
+        assert!(width(out.interval) > 2.5 * width(wilson(72.0, 144.0)));
+        // Nothing varies: 15 degrees of freedom (t = 2.131) are left.
+        let perfect = clustered(&[9.0; 16], &[9.0; 16]);
         assert_eq!(perfect.design_effect, 1.0);
-        assert_eq!(perfect.adjusted, wilson(144.0, 144.0));
+        close(perfect.interval, 144.0 / (144.0 + 2.131_45f64.powi(2)), 1.0);
+        assert_eq!(clustered(&[9.0], &[9.0]).interval, None);
     }
 }
