@@ -22,6 +22,8 @@ pub struct Artifact {
     places: Vec<Vec<(usize, u64)>>,
     directory: Option<OutputDir>,
     bytes: u64,
+    /// Whether what is encoded for it is dropped instead of written.
+    rehearsed: bool,
     /// What the files hold besides the weights.
     pub(crate) beside: Beside,
     /// Things that a user should know.
@@ -88,6 +90,9 @@ pub struct Sink<'a> {
 impl Sink<'_> {
     /// Writes bytes at an offset of the weight's tensor `tensor`.
     pub fn write(&self, tensor: usize, offset: u64, bytes: &[u8]) -> Result<()> {
+        if self.artifact.rehearsed {
+            return Ok(());
+        }
         let (file, start) = self.places[tensor];
         Ok(self.artifact.files[file].write_all_at(bytes, start + offset)?)
     }
@@ -102,6 +107,7 @@ impl Artifact {
             places: Vec::new(),
             directory: None,
             bytes: 0,
+            rehearsed: false,
             beside: Beside::Directory(IndexMap::new(), Vec::new()),
             notes: Vec::new(),
         }
@@ -109,7 +115,7 @@ impl Artifact {
 
     /// Where the planned weight number `at` goes.
     pub fn sink(&self, at: usize) -> Sink<'_> {
-        Sink { artifact: self, places: &self.places[at] }
+        Sink { artifact: self, places: self.places.get(at).map_or(&[], Vec::as_slice) }
     }
 
     /// Fills in the source's hash, the last bytes that are missing.
@@ -214,16 +220,20 @@ fn gguf_beside(source: &Source<'_>, plan: &Plan, settings: &Settings) -> Result<
     Ok(hf)
 }
 
-/// Finds what would stop a plan whose weights all fit: what the container can't hold of the
-/// model's other files.
+/// As [`prepare`], for an artifact whose weights are encoded and dropped. Its files are removed with
+/// it. Without a destination there are none, and only what they would hold is checked.
 ///
 /// # Errors
 /// As [`prepare`].
-pub fn check(source: &Source<'_>, plan: &Plan, settings: &Settings) -> Result<()> {
-    match plan.target {
-        Target::Gguf => gguf_beside(source, plan, settings).map(drop),
-        Target::Safetensors => Ok(()),
+pub fn rehearse(source: &Source<'_>, plan: &Plan, job: &Job) -> Result<Artifact> {
+    if !job.destination.as_os_str().is_empty() {
+        return Ok(Artifact { rehearsed: true, ..prepare(source, plan, job)? });
     }
+    if plan.target == Target::Gguf {
+        let beside = gguf_beside(source, plan, &job.settings)?;
+        gguf_tensors(plan, &beside, Path::new(&plan.label))?;
+    }
+    Ok(Artifact { rehearsed: true, ..Artifact::empty() })
 }
 
 fn prepare_gguf(source: &Source<'_>, plan: &Plan, job: &Job) -> Result<Artifact> {

@@ -74,17 +74,45 @@ pub struct Made {
 /// Before any work when something doesn't fit ([`Error::Misfits`]), is asked for wrongly, or
 /// when an output is the input. After it, [`Error::Unverified`].
 pub fn convert(source: &Source<'_>, jobs: &[Job], progress: &dyn Progress) -> Result<Vec<Made>> {
+    let Encoded { plans, artifacts, passed } = encode_all(source, jobs, container::prepare, progress)?;
+    put_in_place(source, jobs, plans, artifacts, passed, progress)
+}
+
+/// Does all that [`convert`] does but write: plans, checks the destinations, reserves room there for
+/// as long as it takes, reads and encodes every weight. A job with an empty destination has none that
+/// could be checked. Gives the plans that would be carried out.
+///
+/// # Errors
+/// As [`convert`], except for what only the writing, `verify` and the final renaming can find.
+pub fn rehearse(source: &Source<'_>, jobs: &[Job], progress: &dyn Progress) -> Result<Vec<Plan>> {
+    Ok(encode_all(source, jobs, container::rehearse, progress)?.plans)
+}
+
+/// What a pass over the source left.
+struct Encoded {
+    plans: Vec<Plan>,
+    artifacts: Vec<container::Artifact>,
+    passed: stream::Passed,
+}
+
+/// Plans every job, prepares its files and encodes every weight.
+fn encode_all(
+    source: &Source<'_>,
+    jobs: &[Job],
+    prepare: impl Fn(&Source<'_>, &Plan, &Job) -> Result<container::Artifact>,
+    progress: &dyn Progress,
+) -> Result<Encoded> {
     let mut wide = HashSet::new();
     loop {
         let plans = plan_all(source, jobs, &wide)?;
         let mut artifacts = Vec::with_capacity(jobs.len());
         for (plan, job) in plans.iter().zip(jobs) {
-            artifacts.push(container::prepare(source, plan, job)?);
+            artifacts.push(prepare(source, plan, job)?);
         }
-        let pairs: Vec<_> = plans.iter().zip(&artifacts).collect();
-        let overflow = jobs.first().map(|j| j.settings.overflow).unwrap_or_default();
-        match stream::pass(source, &pairs, overflow, progress) {
-            Ok(passed) => return put_in_place(source, jobs, plans, artifacts, passed, progress),
+        let parts = plans.iter().zip(&artifacts).zip(jobs);
+        let parts: Vec<_> = parts.map(|((plan, artifact), job)| (plan, artifact, job.settings.overflow)).collect();
+        match stream::pass(source, &parts, progress) {
+            Ok(passed) => return Ok(Encoded { plans, artifacts, passed }),
             Err(stream::Stop::Failed(e)) => return Err(e),
             // Every weight is widened at most once, since a layout without f32 scales refuses it: this ends.
             Err(stream::Stop::Widen(more)) => wide.extend(more),

@@ -77,8 +77,7 @@ impl From<Error> for Stop {
 /// [`Stop::Widen`] after a whole pass when f16 can't carry some scales; else the first error.
 pub fn pass(
     source: &Source<'_>,
-    artifacts: &[(&Plan, &Artifact)],
-    overflow: Overflow,
+    artifacts: &[(&Plan, &Artifact, Overflow)],
     progress: &dyn Progress,
 ) -> Result<Passed, Stop> {
     let total: u64 = source.weights.iter().map(|w| w.stored_bytes() as u64).sum();
@@ -92,12 +91,12 @@ pub fn pass(
         let jobs: Vec<Job<'_>> = artifacts
             .iter()
             .enumerate()
-            .filter_map(|(a, (plan, artifact))| {
+            .filter_map(|(a, &(plan, artifact, overflow))| {
                 let at = plan.weights.iter().position(|w| w.index == index)?;
-                Some(Job { artifact: a, planned: &plan.weights[at], sink: artifact.sink(at) })
+                Some(Job { artifact: a, planned: &plan.weights[at], sink: artifact.sink(at), overflow })
             })
             .collect();
-        let done = convert(source, weight, &jobs, overflow, &state);
+        let done = convert(source, weight, &jobs, &state);
         hash(source, &weight.main, &state);
         weight.release();
         progress.advance(weight.stored_bytes() as u64);
@@ -125,13 +124,14 @@ struct Job<'a> {
     artifact: usize,
     planned: &'a PlannedWeight,
     sink: Sink<'a>,
+    overflow: Overflow,
 }
 
 fn locked<T>(m: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     m.lock().unwrap_or_else(|e| e.into_inner())
 }
 
-fn convert(source: &Source<'_>, weight: &Weight, jobs: &[Job<'_>], overflow: Overflow, state: &State) -> Result<()> {
+fn convert(source: &Source<'_>, weight: &Weight, jobs: &[Job<'_>], state: &State) -> Result<()> {
     for job in jobs {
         for (t, tensor) in job.planned.laid.tensors.iter().enumerate() {
             if let Content::Constant(bytes) = &tensor.content {
@@ -154,7 +154,7 @@ fn convert(source: &Source<'_>, weight: &Weight, jobs: &[Job<'_>], overflow: Ove
         Err(schemes::Error::ScaleRange { row, value, ty }) => return widen(weight, row, value, ty, state),
         other => other.map_err(|e| codec(weight, e))?,
     };
-    let work = Work { source, view: &view, jobs: &encodes, prepasses: &prepasses, overflow, state };
+    let work = Work { source, view: &view, jobs: &encodes, prepasses: &prepasses, state };
     let parts: Vec<Vec<Part>> = view.chunks().into_par_iter().map(|rows| work.chunk(rows)).collect::<Result<_>>()?;
     for (i, job) in encodes.iter().enumerate() {
         record(weight, job, parts.iter().map(|part| part[i]), state);
@@ -201,7 +201,6 @@ struct Work<'a> {
     view: &'a RowsView<'a>,
     jobs: &'a [&'a Job<'a>],
     prepasses: &'a [Prepass],
-    overflow: Overflow,
     state: &'a State,
 }
 
@@ -246,7 +245,7 @@ impl Work<'_> {
         let (weight, cols) = (self.view.weight, self.view.cols);
         let mut part = Part::default();
         let encoding = &job.planned.laid.encoding;
-        let codes = match encoding.encode(input, prepass, self.overflow) {
+        let codes = match encoding.encode(input, prepass, job.overflow) {
             Err(schemes::Error::ScaleRange { row, value, ty }) => {
                 return widen(weight, row, value, ty, self.state).map(|()| part);
             }
@@ -264,7 +263,7 @@ impl Work<'_> {
             let tensor = tensors.iter().position(|t| t.content == Content::Stream(stream));
             tensor.map_or(Ok(()), |t| job.sink.write(t, offset, bytes))
         })?;
-        if self.overflow == Overflow::Clamp {
+        if job.overflow == Overflow::Clamp {
             part.clamped = encoding.clamped(input);
         }
         if is_measured(weight, job.planned) {

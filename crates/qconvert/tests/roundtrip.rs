@@ -269,3 +269,42 @@ fn one_bad_weight_is_named_and_nothing_appears() {
         assert_eq!(std::fs::read_dir(dir.path()).expect("lists").count(), 1, "only the model is there");
     }
 }
+
+#[test]
+fn each_artifact_has_its_own_overflow() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let model = dir.path().join("model");
+    let shape = SyntheticModel { float: FloatType::BF16, ..SyntheticModel::default() };
+    let value = |name: &str, i: usize| if name.ends_with("up_proj.weight") && i == 3 { 1e6 } else { 0.25 };
+    write_model_with(&model, &shape, value);
+    let opened = store::open(&model).expect("opens");
+    let source = Source::new(&opened).expect("whole");
+    let job = |scheme: &str, overflow, name: &str| {
+        let settings = Settings { overflow, ..Settings::new(Target::Safetensors) };
+        Job { scheme: scheme.parse().expect("known"), settings, destination: dir.path().join(name) }
+    };
+    let convert = |jobs: &[Job]| qconvert::convert(&source, jobs, &store::Silent);
+    // bf16 holds the value, f16 doesn't; the order of the artifacts says nothing.
+    for clamped_first in [false, true] {
+        let mut jobs = vec![job("bf16", Overflow::Error, "a"), job("f16", Overflow::Clamp, "b")];
+        if clamped_first {
+            jobs.reverse();
+        }
+        let made = convert(&jobs).expect("clamps where it is asked to");
+        let clamped = |name: &str| -> u64 {
+            let m = made.iter().find(|m| m.path.ends_with(name)).expect("made");
+            m.losses.clamped.values().sum()
+        };
+        assert_eq!((clamped("a"), clamped("b")), (0, 2));
+        let mut jobs = vec![job("bf16", Overflow::Clamp, "c"), job("f16", Overflow::Error, "d")];
+        if clamped_first {
+            jobs.reverse();
+        }
+        let e = convert(&jobs).expect_err("1e6 is no f16").to_string();
+        assert!(e.contains("up_proj.weight") && e.contains("overflows f16"), "{e}");
+        assert!(!dir.path().join("c").exists() && !dir.path().join("d").exists());
+        for made in ["a", "b"] {
+            std::fs::remove_dir_all(dir.path().join(made)).expect("removed");
+        }
+    }
+}

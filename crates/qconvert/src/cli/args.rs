@@ -61,7 +61,7 @@ pub struct Args {
     #[arg(long, value_name = "FILE", conflicts_with = "calibration_text")]
     pub calibration: Option<PathBuf>,
 
-    /// Text to run the model on to get those statistics. A dry run does not run it.
+    /// Text to run the model on to get those statistics.
     #[arg(long, value_name = "FILE")]
     pub calibration_text: Option<PathBuf>,
 
@@ -80,7 +80,10 @@ pub struct Args {
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub max_shard_size: Option<u64>,
 
-    /// Show what would be written, and what doesn't fit and why; write nothing.
+    /// Do all that the conversion does but write: show what would be written, or what doesn't fit and why.
+    ///
+    /// Destinations are checked where -o is given, every weight is read and encoded, and the exit code and the error
+    /// are the conversion's.
     #[arg(long)]
     pub dry_run: bool,
 

@@ -3,7 +3,7 @@
 use super::Usage;
 use super::args::{Args, To};
 use crate::{Plan, Recipe, Rules, Settings, Source, Target};
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Error, Result, bail};
 use observe::Calibration;
 use schemes::{Overflow, Scheme};
 use std::path::{Path, PathBuf};
@@ -76,37 +76,47 @@ fn read_recipe(path: &Path) -> Result<Recipe> {
 pub struct Wanted {
     /// The scheme.
     pub scheme: Scheme,
-    /// Its plan; without the statistics that it may need, its least.
+    /// Its plan; as if no column were an outlier where the statistics that tell are not there yet.
     pub plan: Plan,
     /// Where it goes.
     pub destination: PathBuf,
 }
 
-/// Plans every scheme, before a calibration is run.
-pub fn wanted(args: &Args, request: &Request, source: &Source<'_>) -> Result<Vec<Wanted>> {
+/// Plans every scheme, before a calibration is run. What keeps the plans from being carried out comes
+/// with them, so that a dry run can show them beside it.
+pub fn wanted(args: &Args, request: &Request, source: &Source<'_>) -> Result<(Vec<Wanted>, Option<Error>)> {
+    let mut obstacle = None;
+    match plan_all(args, request, source, &mut obstacle) {
+        Ok(wanted) => Ok((wanted, obstacle)),
+        // What was found first is said.
+        Err(e) => Err(obstacle.unwrap_or(e)),
+    }
+}
+
+fn plan_all(args: &Args, request: &Request, source: &Source<'_>, obstacle: &mut Option<Error>) -> Result<Vec<Wanted>> {
     let mut settings = request.settings.clone();
     let needs = |scheme: &Scheme| needs_calibration(*scheme, &settings);
     if let Some(scheme) = request.schemes.iter().find(|s| needs(s))
         && settings.calibration.is_none()
     {
-        if args.calibration_text.is_none() && !args.dry_run {
-            bail!(Usage(format!(
-                "{scheme} needs activation statistics: give --calibration-text FILE or --calibration FILE"
-            )));
+        if args.calibration_text.is_none() {
+            let what =
+                format!("{scheme} needs activation statistics: give --calibration-text FILE or --calibration FILE");
+            obstacle.get_or_insert(Usage(what).into());
         }
         settings.calibration = Some(no_outliers(source));
     }
     let mut wanted: Vec<Wanted> = Vec::with_capacity(request.schemes.len());
     for &scheme in &request.schemes {
         let plan = source.plan(scheme, &settings, &Default::default())?;
-        if !plan.misfits.is_empty() && !args.dry_run {
-            bail!(crate::Error::Misfits(plan.misfits));
+        if !plan.misfits.is_empty() {
+            obstacle.get_or_insert_with(|| crate::Error::Misfits(plan.misfits.clone()).into());
         }
         if wanted.iter().any(|w| w.plan.label == plan.label) {
             bail!(Usage(format!("{scheme} gives the artifact {} a second time: name it once", plan.label)));
         }
         let destination = destination(args, request, &plan);
-        if !args.dry_run {
+        if args.output.is_some() {
             check_destination(args, &destination, source)?;
         }
         wanted.push(Wanted { scheme, plan, destination });
@@ -127,7 +137,7 @@ fn no_outliers(source: &Source<'_>) -> Calibration {
 }
 
 fn destination(args: &Args, request: &Request, plan: &Plan) -> PathBuf {
-    let output = args.output.clone().unwrap_or_default();
+    let Some(output) = args.output.clone() else { return PathBuf::new() };
     match (request.schemes.len(), args.to) {
         (1, _) => output,
         (_, To::Gguf) => output.join(format!("{}.gguf", plan.label)),
@@ -154,10 +164,7 @@ impl Folder {
     /// Makes the folder where several schemes need one. Its parent must be there, as that of a
     /// single artifact must.
     pub fn make(args: &Args, count: usize, source: &Source<'_>) -> Result<Self> {
-        if count < 2 {
-            return Ok(Folder(None));
-        }
-        let output = args.output.as_deref().unwrap_or(Path::new("."));
+        let Some(output) = args.output.as_deref().filter(|_| count > 1) else { return Ok(Folder(None)) };
         crate::refuse_source(output, source)?;
         match std::fs::create_dir(output) {
             Ok(()) => Ok(Folder(Some(output.into()))),

@@ -24,9 +24,10 @@ pub fn main() -> ExitCode {
     };
     let bars = report::progress::Bars::new();
     match run(&args, &bars) {
-        Ok((text, code)) => match report::print_result(&text) {
-            Ok(()) => code,
-            Err(e) => fail(&anyhow::Error::from(e).context("cannot print the result")),
+        Ok(Outcome { text, error }) => match (report::print_result(&text), error) {
+            (Ok(()), None) => ExitCode::SUCCESS,
+            (Ok(()), Some(e)) => fail(&e),
+            (Err(e), _) => fail(&anyhow::Error::from(e).context("cannot print the result")),
         },
         Err(e) => {
             bars.finish();
@@ -48,19 +49,63 @@ fn fail(e: &anyhow::Error) -> ExitCode {
 #[error("{0}")]
 struct Usage(String);
 
-fn run(args: &Args, progress: &dyn Progress) -> Result<(String, ExitCode)> {
+/// What goes to standard output, and what went wrong.
+struct Outcome {
+    text: String,
+    error: Option<anyhow::Error>,
+}
+
+/// Runs a conversion, or rehearses it: both go the same way, and only the last step differs. So a dry
+/// run fails as the conversion would.
+fn run(args: &Args, progress: &dyn Progress) -> Result<Outcome> {
     let request = jobs::request(args)?;
     let model = store::open(&args.model)?;
     let mut source = Source::new(&model)?;
-    let wanted = jobs::wanted(args, &request, &source)?;
-    let place = runtime::place(&args.compute.place.device, &args.compute.dtype, Math::Exact)?;
-    if args.dry_run {
-        return dry_run(args, &request, &source, &wanted);
+    let (wanted, obstacle) = jobs::wanted(args, &request, &source)?;
+    match obstacle {
+        Some(e) if args.dry_run => {
+            let rows: Vec<_> = wanted.iter().map(|w| unfinished(args, &request, w)).collect();
+            return Ok(Outcome { text: plans(args, &source, &rows), error: Some(e) });
+        }
+        Some(e) => return Err(e),
+        None => {}
     }
+    let jobs = ready(args, request, &model, &mut source, wanted, progress)?;
+    let folder = jobs::Folder::make(args, jobs.len(), &source)?;
+    let text = if args.dry_run {
+        let rehearsed = crate::rehearse(&source, &jobs, progress)?;
+        let rows: Vec<_> =
+            rehearsed.iter().map(|plan| render::Dry { plan, uncalibrated: false, needs_calibration: false }).collect();
+        plans(args, &source, &rows)
+    } else {
+        present(args, &source, &crate::convert(&source, &jobs, progress)?)
+    };
+    drop(folder);
+    Ok(Outcome { text, error: None })
+}
+
+/// A plan that can't be carried out as it is.
+fn unfinished<'a>(args: &Args, request: &Request, wanted: &'a Wanted) -> render::Dry<'a> {
+    let uncalibrated =
+        request.settings.calibration.is_none() && jobs::needs_calibration(wanted.scheme, &request.settings);
+    let needs_calibration = uncalibrated && args.calibration_text.is_none();
+    render::Dry { plan: &wanted.plan, uncalibrated, needs_calibration }
+}
+
+/// The jobs with all that they need: a device, and statistics of activations.
+fn ready(
+    args: &Args,
+    request: Request,
+    model: &store::Model,
+    source: &mut Source<'_>,
+    wanted: Vec<Wanted>,
+    progress: &dyn Progress,
+) -> Result<Vec<Job>> {
+    let place = runtime::place(&args.compute.place.device, &args.compute.dtype, Math::Exact)?;
     let mut settings = request.settings;
     settings.verify_on = Some(place.0.clone()).filter(|device| args.verify && !device.is_cpu());
     if let Some(path) = &args.calibration_text {
-        settings.calibration = Some(calibrate(args, path, &model, &place, progress)?);
+        settings.calibration = Some(calibrate(args, path, model, &place, progress)?);
     }
     if let Some(few) = settings.calibration.as_ref().filter(|c| c.tokens < FEW_TOKENS) {
         source.warnings.push(format!(
@@ -68,14 +113,8 @@ fn run(args: &Args, progress: &dyn Progress) -> Result<(String, ExitCode)> {
             few.tokens
         ));
     }
-    let folder = jobs::Folder::make(args, wanted.len(), &source)?;
-    let jobs: Vec<Job> = wanted
-        .into_iter()
-        .map(|w| Job { scheme: w.scheme, settings: settings.clone(), destination: w.destination })
-        .collect();
-    let made = crate::convert(&source, &jobs, progress)?;
-    drop(folder);
-    Ok((present(args, &source, &made), ExitCode::SUCCESS))
+    let job = |w: Wanted| Job { scheme: w.scheme, settings: settings.clone(), destination: w.destination };
+    Ok(wanted.into_iter().map(job).collect())
 }
 
 /// Fewer tokens of calibration than this get a warning.
@@ -97,23 +136,7 @@ fn calibrate(
         .with_context(|| format!("calibrating on {}", path.display()))
 }
 
-/// Shows the plans; the code is 1 where one doesn't fit, as it is of the conversion. The model is not
-/// run: what a calibration would add is said to be missing.
-fn dry_run(args: &Args, request: &Request, source: &Source<'_>, wanted: &[Wanted]) -> Result<(String, ExitCode)> {
-    if let Some(path) = &args.calibration_text {
-        std::fs::metadata(path).with_context(|| format!("cannot read {}", path.display()))?;
-    }
-    let mut rows = Vec::with_capacity(wanted.len());
-    for w in wanted {
-        crate::container::check(source, &w.plan, &request.settings)?;
-        let calibration = match (jobs::needs_calibration(w.scheme, &request.settings), args) {
-            (false, _) | (_, Args { calibration: Some(_), .. }) => render::Statistics::Known,
-            (_, Args { calibration_text: Some(_), .. }) => render::Statistics::NotRun,
-            _ => render::Statistics::Needed,
-        };
-        rows.push(render::Dry { plan: &w.plan, calibration });
-    }
-    let fit = rows.iter().all(|r| r.plan.misfits.is_empty());
-    let text = if args.json { render::plans_json(source, &rows) } else { render::plans_table(source, &rows) };
-    Ok((text, ExitCode::from(u8::from(!fit))))
+/// Shows plans.
+fn plans(args: &Args, source: &Source<'_>, rows: &[render::Dry<'_>]) -> String {
+    if args.json { render::plans_json(source, rows) } else { render::plans_table(source, rows) }
 }

@@ -165,34 +165,25 @@ fn layouts_json(plan: &Plan) -> Value {
     plan.layouts().into_iter().map(|(l, n)| (l.to_string(), json!(n))).collect::<serde_json::Map<_, _>>().into()
 }
 
-/// What is known of the activations that a scheme needs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Statistics {
-    /// They are given, or not needed.
-    Known,
-    /// A text is given, on which a dry run does not run the model.
-    NotRun,
-    /// Nothing is given.
-    Needed,
-}
-
 /// A plan to show.
 pub struct Dry<'a> {
     /// The plan; without statistics as if no column were an outlier.
     pub plan: &'a Plan,
-    /// What is known of the activations.
-    pub calibration: Statistics,
+    /// Whether it was made without the statistics of activations that it needs.
+    pub uncalibrated: bool,
+    /// Whether it needs such statistics, and none are given.
+    pub needs_calibration: bool,
 }
 
 impl Dry<'_> {
     /// Whether columns that a calibration would find make the artifact larger than planned.
     fn is_least(&self) -> bool {
-        self.calibration != Statistics::Known && self.plan.weights.iter().any(|w| w.scheme == Some(Scheme::Int8Outlier))
+        self.uncalibrated && self.plan.weights.iter().any(|w| w.scheme == Some(Scheme::Int8Outlier))
     }
 
     fn fits(&self) -> Cell {
-        match (self.plan.misfits.len(), self.calibration) {
-            (0, Statistics::Needed) => Cell::text("needs --calibration-text").tone(Tone::Warning),
+        match (self.plan.misfits.len(), self.needs_calibration) {
+            (0, true) => Cell::text("needs --calibration-text").tone(Tone::Warning),
             (0, _) => Cell::text("yes"),
             (n, _) => Cell::text(format!("no: {n} weights don't")).tone(Tone::Bad),
         }
@@ -233,7 +224,7 @@ pub fn plans_table(source: &Source<'_>, rows: &[Dry<'_>]) -> String {
     }
     plan_notes(&mut table, rows.iter().map(|r| r.plan));
     if rows.iter().any(Dry::is_least) {
-        table.note(">=: which columns stay f16 is known only after the calibration, which a dry run does not do");
+        table.note(">=: which columns stay f16 is known only after the calibration");
     }
     source.warnings.iter().for_each(|w| table.note(format!("warning: {w}")));
     let mut text = terminal(&table);
@@ -313,7 +304,7 @@ fn plan_json(source: &Source<'_>, row: &Dry<'_>) -> Value {
         "bpw": bits.map(|b| b.0),
         "stored_bpw": bits.map(|b| b.1),
         "sizes_are_least": row.is_least(),
-        "needs_calibration": row.calibration == Statistics::Needed,
+        "needs_calibration": row.needs_calibration,
         "weights": weights,
         "misfits": misfits,
         "notes": p.notes,
