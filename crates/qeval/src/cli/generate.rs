@@ -189,7 +189,7 @@ fn prompt(loaded: &Loaded, args: &GenerateArgs) -> Result<Vec<u32>> {
     let message = |role, content| Message { role, content };
     let system = args.system.iter().map(|text| message("system", text.as_str()));
     let messages: Vec<Message<'_>> = system.chain([message("user", &args.prompt)]).collect();
-    Ok(loaded.encoder.marked(&Template::of(&loaded.files)?.render(&messages)?)?)
+    Ok(loaded.encoder.marked(&Template::from_model(&loaded.files)?.render(&messages)?)?)
 }
 
 /// Standard output while a model writes.

@@ -1,86 +1,139 @@
 //! A model's chat template.
 
 use crate::{Error, Result};
-use minijinja::{Environment, ErrorKind, context};
+use jinja::Clock;
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Map, Value, json};
 
 /// A message of a conversation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Message<'a> {
     /// `system`, `user` or `assistant`.
     pub role: &'a str,
-    /// What was said.
+    /// The message's text.
     pub content: &'a str,
 }
 
-/// A chat template: Jinja, as transformers renders it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// A chat template with the special tokens that it may name.
+#[derive(Debug, Clone, PartialEq)]
 pub struct Template {
     model: String,
     source: String,
-    bos: String,
-    eos: String,
+    tokens: Map<String, Value>,
 }
 
+/// Special tokens that templates see as variables, where the model has them.
+const TOKENS: [&str; 7] = ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
+
+/// Folder of further named templates.
+const MORE_TEMPLATES: &str = "additional_chat_templates";
+
 impl Template {
-    /// The template of a model: `chat_template.jinja`, or the one in tokenizer_config.json (of
-    /// several, that named default).
+    /// The template that transformers takes when no tools are given: chat_template.jinja, else the one in
+    /// tokenizer_config.json (of several, `default`).
     ///
     /// # Errors
-    /// [`Error::Model`] when there is none.
-    pub fn of(model: &store::Model) -> Result<Self> {
+    /// [`Error::Model`] when there is none, or several and none is the default.
+    pub fn from_model(model: &store::Model) -> Result<Self> {
         let name = model.path.display().to_string();
-        let parsed = model.side_file("tokenizer_config.json").map(serde_json::from_slice::<Value>).transpose();
-        let config = parsed.map_err(|e| Error::Model(format!("{name}: tokenizer_config.json: {e}")))?;
-        let config = config.unwrap_or_default();
-        let own = model.side_file("chat_template.jinja").and_then(|t| std::str::from_utf8(t).ok());
-        let source = own.or_else(|| in_config(&config["chat_template"])).map(str::to_string);
-        let none = || Error::Model(format!("{name}: has no chat template; leave out --chat"));
-        let token = |key: &str| {
-            let token = &config[key];
-            token.as_str().or_else(|| token["content"].as_str()).unwrap_or_default().to_string()
+        let fails = |what: String| Error::Model(format!("{name}: {what}"));
+        let parse = |file: &str| match model.side_file(file) {
+            Some(bytes) => serde_json::from_slice::<Value>(bytes).map_err(|e| fails(format!("{file}: {e}"))),
+            None => Ok(Value::Null),
         };
-        Ok(Template { source: source.ok_or_else(none)?, bos: token("bos_token"), eos: token("eos_token"), model: name })
+        let config = parse("tokenizer_config.json")?;
+        let source = match model.side_file("chat_template.jinja") {
+            Some(bytes) => {
+                let text = std::str::from_utf8(bytes);
+                text.map_err(|_| fails("chat_template.jinja is not UTF-8 text".into()))?.to_string()
+            }
+            None if model.path.join(MORE_TEMPLATES).is_dir() => {
+                return Err(fails(format!(
+                    "{MORE_TEMPLATES} holds named chat templates, and there is no chat_template.jinja"
+                )));
+            }
+            None => in_config(&config["chat_template"]).map_err(fails)?.to_string(),
+        };
+        let legacy = parse("special_tokens_map.json").unwrap_or_default();
+        Ok(Template { source, tokens: special_tokens(&config, &legacy), model: name })
     }
 
     /// The text of a conversation, up to where the model is to answer.
     ///
     /// # Errors
-    /// [`Error::Model`] with the template's own words.
+    /// [`Error::Model`] with the template's own words, or the bound that it exceeds.
     pub fn render(&self, messages: &[Message<'_>]) -> Result<String> {
-        let mut environment = Environment::new();
-        environment.set_trim_blocks(true);
-        environment.set_lstrip_blocks(true);
-        environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
-        environment.add_function("raise_exception", |what: String| -> Result<String, minijinja::Error> {
-            Err(minijinja::Error::new(ErrorKind::InvalidOperation, what))
-        });
-        let values = context! {
-            messages,
-            add_generation_prompt => true,
-            bos_token => self.bos,
-            eos_token => self.eos,
-        };
-        environment
-            .render_str(&self.source, values)
+        self.render_at(messages, &Clock::Local)
+    }
+
+    fn render_at(&self, messages: &[Message<'_>], clock: &Clock) -> Result<String> {
+        let mut variables = self.tokens.clone();
+        variables.insert("messages".into(), json!(messages));
+        variables.insert("tools".into(), Value::Null);
+        variables.insert("documents".into(), Value::Null);
+        variables.insert("add_generation_prompt".into(), Value::Bool(true));
+        jinja::render(&self.source, &variables, clock)
             .map_err(|e| Error::Model(format!("{}: the chat template fails: {e}", self.model)))
     }
 }
 
-/// A template, or the one named default of several.
-fn in_config(json: &Value) -> Option<&str> {
-    let named = |t: &&Value| t["name"].as_str() == Some("default");
-    json.as_str().or_else(|| json.as_array()?.iter().find(named)?["template"].as_str())
+/// The template of tokenizer_config.json, or the one named `default` of several.
+fn in_config(json: &Value) -> Result<&str, String> {
+    match json {
+        Value::String(source) => Ok(source),
+        Value::Array(all) => {
+            let default = all.iter().find(|t| t["name"] == "default").and_then(|t| t["template"].as_str());
+            let names: Vec<&str> = all.iter().filter_map(|t| t["name"].as_str()).collect();
+            default.ok_or_else(|| format!("has chat templates named {}, and none named default", names.join(", ")))
+        }
+        _ => Err("has no chat template; leave out --chat".into()),
+    }
+}
+
+/// The special tokens that are named: in tokenizer_config.json, in special_tokens_map.json, or by the tokenizer's class.
+fn special_tokens(config: &Value, legacy: &Value) -> Map<String, Value> {
+    let class = config["tokenizer_class"].as_str().unwrap_or_default();
+    let defaults: &[(&str, &str)] = match class.strip_suffix("Fast").unwrap_or(class) {
+        "LlamaTokenizer" | "CodeLlamaTokenizer" => {
+            &[("bos_token", "<s>"), ("eos_token", "</s>"), ("unk_token", "<unk>")]
+        }
+        "GPT2Tokenizer" => {
+            &[("bos_token", "<|endoftext|>"), ("eos_token", "<|endoftext|>"), ("unk_token", "<|endoftext|>")]
+        }
+        "Qwen2Tokenizer" => {
+            &[("eos_token", "<|endoftext|>"), ("unk_token", "<|endoftext|>"), ("pad_token", "<|endoftext|>")]
+        }
+        "GemmaTokenizer" => &[
+            ("bos_token", "<bos>"),
+            ("eos_token", "<eos>"),
+            ("unk_token", "<unk>"),
+            ("pad_token", "<pad>"),
+            ("mask_token", "<mask>"),
+        ],
+        _ => &[],
+    };
+    let mut out = Map::new();
+    for name in TOKENS {
+        // A null in the configuration takes a default away.
+        let stated = [config, legacy].into_iter().find_map(|json| json.get(name));
+        let text = match stated {
+            Some(token) => token.as_str().or_else(|| token["content"].as_str()),
+            None => defaults.iter().find(|(token, _)| *token == name).map(|(_, text)| *text),
+        };
+        if let Some(text) = text {
+            out.insert(name.into(), text.into());
+        }
+    }
+    out
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
 
     fn template(source: &str) -> Template {
-        Template { model: "m".into(), source: source.into(), bos: "<s>".into(), eos: "</s>".into() }
+        let config = json!({"bos_token": "<s>", "eos_token": {"content": "</s>"}, "pad_token": null});
+        Template { model: "m".into(), source: source.into(), tokens: special_tokens(&config, &Value::Null) }
     }
 
     const HELLO: [Message<'static>; 1] = [Message { role: "user", content: " hi " }];
@@ -98,11 +151,12 @@ mod tests {
     }
 
     #[test]
-    fn what_templates_use_of_python() {
-        let source = "{{ bos_token }}{% for m in messages %}\n    {% if m.role.startswith('us') %}\n{{ m.content.strip() | \
-                      trim }}|{{ m | tojson }}{{ eos_token }}\n    {% endif %}\n{% endfor %}";
-        let text = template(source).render(&HELLO).expect("renders");
-        assert_eq!(text, "<s>hi|{\"role\":\"user\",\"content\":\" hi \"}</s>\n");
+    fn variables_are_those_of_transformers() {
+        let source = "{{ bos_token }}{{ messages[0] | tojson }}{{ eos_token }}{{ pad_token is defined }}{{ tools is none \
+                      }}{{ documents is none }}{{ strftime_now('%d %b %Y') }}";
+        let clock = Clock::Fixed(jinja::DateTime::constant(2024, 7, 26, 0, 0, 0, 0));
+        let text = template(source).render_at(&HELLO, &clock).expect("renders");
+        assert_eq!(text, "<s>{\"role\": \"user\", \"content\": \" hi \"}</s>FalseTrueTrue26 Jul 2024");
     }
 
     #[test]
@@ -115,9 +169,15 @@ mod tests {
     #[test]
     fn of_several_templates_the_default() {
         let several = json!([{"name": "tool_use", "template": "a"}, {"name": "default", "template": "b"}]);
-        assert_eq!(
-            (in_config(&several), in_config(&json!("c")), in_config(&json!(null))),
-            (Some("b"), Some("c"), None)
-        );
+        assert_eq!((in_config(&several), in_config(&json!("c"))), (Ok("b"), Ok("c")));
+        assert!(in_config(&json!([{"name": "rag", "template": "a"}])).expect_err("no default").contains("rag"));
+        assert!(in_config(&json!(null)).expect_err("none").contains("--chat"));
+    }
+
+    #[test]
+    fn special_tokens_by_class_unless_the_configuration_says_otherwise() {
+        let config = json!({"tokenizer_class": "LlamaTokenizerFast", "bos_token": null});
+        let tokens = special_tokens(&config, &json!({"pad_token": "<pad>"}));
+        assert_eq!(Value::Object(tokens), json!({"eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"}));
     }
 }
