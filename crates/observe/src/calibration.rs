@@ -53,27 +53,27 @@ pub struct Calibration {
 }
 
 impl Calibration {
-    /// Runs `model` over `tokens` in windows of `window` and collects.
+    /// Runs `model` over sequences of tokens and collects.
     ///
     /// # Errors
     /// [`Error::Empty`], [`Error::NotFinite`], or what the runtime says.
     pub fn collect(
         model: &runtime::Transformer,
-        tokens: &[u32],
-        window: usize,
+        sequences: &[Vec<u32>],
         progress: &dyn Progress,
     ) -> Result<Self, Error> {
-        if tokens.is_empty() {
+        let tokens: usize = sequences.iter().map(Vec::len).sum();
+        if tokens == 0 {
             return Err(Error::Empty);
         }
         let mut collector = Collector::default();
-        progress.start("calibrating", Some(tokens.len() as u64), Unit::Tokens);
-        for part in tokens.chunks(window.max(1)) {
-            model.hidden_observed(&[part], &mut collector)?;
-            progress.advance(part.len() as u64);
+        progress.start("calibrating", Some(tokens as u64), Unit::Tokens);
+        for sequence in sequences {
+            model.hidden_observed(&[sequence], &mut collector)?;
+            progress.advance(sequence.len() as u64);
         }
         progress.finish();
-        collector.finish(tokens.len())
+        collector.finish(tokens)
     }
 
     /// Statistics known from elsewhere: for each module the absmax of its input columns.

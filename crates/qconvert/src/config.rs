@@ -6,6 +6,7 @@ use crate::plan::{Plan, Settings, Source};
 use indexmap::IndexMap;
 use schemes::{FloatType, Scheme};
 use serde_json::{Map, Value, json};
+use store::TrainedOn;
 
 /// A placeholder as long as the hash that replaces it once the source has been read.
 pub const HASH_PLACEHOLDER: &str = "0000000000000000000000000000000000000000000000000000000000000000";
@@ -28,6 +29,9 @@ pub fn provenance(source: &Source<'_>, plan: &Plan, settings: &Settings) -> Inde
     let name = source.model.path.file_name().map_or_else(|| "model".into(), |n| n.to_string_lossy().into_owned());
     set("qconvert.source", name);
     set(HASH_KEY, HASH_PLACEHOLDER.into());
+    if let Some(texts) = source.model.metadata.get(TrainedOn::KEY) {
+        set(TrainedOn::KEY, texts.clone());
+    }
     if let Some(bytes) = settings.calibration.as_ref().and_then(|c| c.to_bytes().ok()) {
         set("qconvert.calibration_blake3", blake3::hash(&bytes).to_hex().to_string());
     }

@@ -39,7 +39,7 @@ use runtime::Options;
 use schemes::Scheme;
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
-use store::Progress;
+use store::{Bos, Cut, Progress};
 
 /// One artifact to make.
 #[derive(Debug, Clone)]
@@ -159,9 +159,9 @@ fn plan_all(source: &Source<'_>, jobs: &[Job], wide: &HashSet<String>) -> Result
     Ok(plans)
 }
 
-/// Runs a model over the first `tokens` tokens of a text, in windows of 512, and gives the
-/// activation statistics that `int8-outlier` and `w8a8-static` need. The last bits of these depend on
-/// the device.
+/// Runs a model over the first `tokens` tokens of a text and gives the activation statistics that `int8-outlier` and
+/// `w8a8-static` need. Sequences have [`Cut::CTX`] positions and begin with BOS where the tokenizer adds one, as
+/// qinspect's do. The last bits of the statistics depend on the device.
 ///
 /// # Errors
 /// When the model has no tokenizer, can't be run, or the text is empty.
@@ -172,17 +172,22 @@ pub fn calibrate(
     (device, options): (&Device, &Options),
     progress: &dyn Progress,
 ) -> Result<observe::Calibration> {
-    let tokenizer = model.tokenizer()?;
-    let encoding = tokenizer
-        .encode(text, false)
-        .map_err(|e| Error::Request(format!("the tokenizer refuses the calibration text: {e}")))?;
-    let ids = encoding.get_ids();
+    let sequences = calibration_sequences(model, text, tokens)?;
     let transformer = runtime::Transformer::load_with(model, device, options)?;
-    Ok(observe::Calibration::collect(&transformer, &ids[..ids.len().min(tokens)], CALIBRATION_WINDOW, progress)?)
+    Ok(observe::Calibration::collect(&transformer, &sequences, progress)?)
 }
 
-/// Tokens of one window of calibration text.
-const CALIBRATION_WINDOW: usize = 512;
+/// The sequences that [`calibrate`] runs.
+///
+/// # Errors
+/// When the model has no tokenizer, or it refuses the text.
+pub fn calibration_sequences(model: &store::Model, text: &str, tokens: usize) -> Result<Vec<Vec<u32>>> {
+    let tokenizer = model.text_tokenizer()?;
+    let ids = tokenizer.encode(text);
+    let ids = ids.map_err(|e| Error::Request(format!("the tokenizer refuses the calibration text: {e}")))?;
+    let cut = Cut { tokens, ctx: Cut::CTX, bos: Bos::Auto };
+    Ok(cut.sequences(&ids, tokenizer.bos()))
+}
 
 /// Refuses destinations that are, or hold, the source.
 ///

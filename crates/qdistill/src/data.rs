@@ -2,10 +2,11 @@
 
 use crate::error::{Error, Result};
 use crate::random::{self, ChaCha8Rng};
-use crate::tokenizer::{self, END_OF_TEXT_ID};
+use crate::tokenizer::END_OF_TEXT_ID;
 use rand::Rng;
 use rand::seq::SliceRandom;
 use std::path::Path;
+use store::{TextTokenizer, TrainedOn};
 use tokenizers::Tokenizer;
 
 /// Reads a text.
@@ -28,6 +29,8 @@ pub struct Corpus {
     pub validation: Vec<Vec<u32>>,
     /// Single sentences, to be shuffled.
     pub sentences: Vec<Vec<u32>>,
+    /// The texts, by which scoring knows them again.
+    pub documents: TrainedOn,
     newline: Vec<u32>,
 }
 
@@ -41,17 +44,23 @@ impl Corpus {
         window: usize,
         share: f64,
     ) -> Result<Self> {
+        let refused = |e: tokenizers::Error| Error::Tokenizer(e.to_string());
+        let tokenizer = TextTokenizer::new(tokenizer.clone()).map_err(refused)?;
+        let encode = |text: &str| tokenizer.encode(text).map_err(refused);
+        let running = texts.iter().map(|text| encode(text)).collect::<Result<Vec<_>>>()?;
+        let lists = sentences.iter().map(|text| encode(text)).collect::<Result<Vec<_>>>()?;
+        let documents = TrainedOn::new(running.iter().chain(&lists).map(Vec::as_slice));
         let mut corpus =
-            Self { train: vec![], validation: vec![], sentences: vec![], newline: tokenizer::encode(tokenizer, "\n")? };
+            Self { train: vec![], validation: vec![], sentences: vec![], documents, newline: encode("\n")? };
         let period = if share > 0.0 { (1.0 / share).round().max(2.0) as usize } else { usize::MAX };
-        for text in texts {
+        for text in running {
             let mut ids = vec![END_OF_TEXT_ID];
-            ids.extend(tokenizer::encode(tokenizer, text)?);
+            ids.extend(text);
             ids.push(END_OF_TEXT_ID);
             corpus.split(&ids, window, period);
         }
         for line in sentences.iter().flat_map(|s| s.lines()).map(str::trim).filter(|l| !l.is_empty()) {
-            corpus.sentences.push(tokenizer::encode(tokenizer, line)?);
+            corpus.sentences.push(encode(line)?);
         }
         if !corpus.train.iter().any(|span| span.len() > window) {
             return Err(Error::Text(format!("it is shorter than a window of {window} tokens")));

@@ -13,6 +13,7 @@ use crate::tokenizer;
 use crate::train::{Drawn, Finished, Job, Progress, Source, check_free, train};
 use candle_core::{DType, Device};
 use std::path::Path;
+use store::TrainedOn;
 
 /// Text to train on.
 #[derive(Debug, Clone, Default)]
@@ -51,7 +52,8 @@ pub fn pretrain(
     memory::check_student(device, &recipe.model, recipe.tokenizer.vocabulary, false)?;
     let student =
         Student::new(&recipe.model, recipe.tokenizer.vocabulary, DType::F32, train_recipe.seed)?.on(device)?;
-    let output = Output::of_pretrained(folder, &recipe.model, &tokenizer)?;
+    let mut output = Output::of_pretrained(folder, &recipe.model, &tokenizer)?;
+    output.metadata.insert(TrainedOn::KEY.into(), corpus.documents.to_string());
     let sampler = Sampler::new(&corpus, train_recipe.sentence_share, train_recipe.seed);
     let mut source = Batches { corpus: &corpus, sampler, recipe: train_recipe };
     let mut hash = blake3::Hasher::new();

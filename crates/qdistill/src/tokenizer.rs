@@ -38,12 +38,6 @@ pub fn train(texts: &[String], vocabulary: usize) -> Result<Tokenizer> {
     }
 }
 
-/// The ids of `text`, without special tokens around it.
-pub fn encode(tokenizer: &Tokenizer, text: &str) -> Result<Vec<u32>> {
-    let encoding = tokenizer.encode(text, false).map_err(|e| Error::Tokenizer(e.to_string()))?;
-    Ok(encoding.get_ids().to_vec())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -53,11 +47,13 @@ mod tests {
         let texts = [crate::testing::TEXT.repeat(4)];
         let tokenizer = train(&texts, 300).expect("enough text");
         assert_eq!(tokenizer.token_to_id(END_OF_TEXT), Some(END_OF_TEXT_ID));
+        let text_tokenizer = store::TextTokenizer::new(tokenizer.clone()).expect("encodes");
         for text in ["The whale, the whale!\n\n  ünïcødé — 鯨 \u{1f40b}\t1851", "", " "] {
-            let ids = encode(&tokenizer, text).expect("any text");
+            let ids = text_tokenizer.encode(text).expect("any text");
             assert_eq!(tokenizer.decode(&ids, false).expect("own ids"), text);
         }
-        assert_eq!(encode(&tokenizer, "<|endoftext|>").expect("special"), [END_OF_TEXT_ID]);
+        // A marker in a text ends no document.
+        assert!(!text_tokenizer.encode("<|endoftext|>").expect("text").contains(&END_OF_TEXT_ID));
     }
 
     #[test]

@@ -4,6 +4,7 @@ use crate::random;
 use crate::{Error, Result};
 use rand::Rng;
 use std::ops::Range;
+use store::TrainedOn;
 
 /// Stretches that a validation split is made of, at most.
 const STRETCHES: usize = 8;
@@ -115,6 +116,19 @@ impl Windows {
         self.windows.push(window);
     }
 
+    /// The documents, as scoring knows texts again. `begun`: whether windows begin with BOS.
+    pub fn trained_on(&self, begun: bool) -> TrainedOn {
+        let own = |document: &Range<usize>| -> Vec<u32> {
+            let inside = self.windows.iter().filter(|w| document.start <= w.start && w.end <= document.end);
+            match begun {
+                true => inside.flat_map(|w| self.tokens[w.start + 1..w.end].to_vec()).collect(),
+                false => self.tokens[document.clone()].to_vec(),
+            }
+        };
+        let documents: Vec<Vec<u32>> = self.documents.iter().map(own).collect();
+        TrainedOn::new(documents.iter().map(Vec::as_slice))
+    }
+
     /// The tokens of a window. None of its predictions' inputs is the last, none of their targets the first.
     pub fn tokens_of(&self, window: usize) -> &[u32] {
         &self.tokens[self.windows[window].clone()]
@@ -194,6 +208,16 @@ mod tests {
         let one = Windows::new(&[vec![1, 2]], 4, None).expect("two tokens");
         assert!(one.split(0.1, 0).expect_err("one window").to_string().contains("nothing to train on"));
         assert!(one.split(1.0, 0).is_err() && one.split(f64::NAN, 0).is_err());
+    }
+
+    #[test]
+    fn documents_are_known_again_with_and_without_begin_tokens() {
+        let documents = [(0..10).collect::<Vec<u32>>(), (20..23).collect()];
+        for bos in [None, Some(99)] {
+            let cut = Windows::new(&documents, 4, bos).expect("long enough");
+            let known = cut.trained_on(bos.is_some());
+            assert_eq!(known, TrainedOn::new(documents.iter().map(Vec::as_slice)));
+        }
     }
 
     proptest! {

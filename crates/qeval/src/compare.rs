@@ -38,6 +38,8 @@ pub struct Subject<'a> {
     pub weight_error: Option<Result<Errors, String>>,
     /// What a reader should know of it.
     pub warnings: Vec<String>,
+    /// The texts that it was trained on here.
+    pub trained_on: store::TrainedOn,
 }
 
 /// An artifact on its way into a comparison.
@@ -118,6 +120,9 @@ pub fn compare(
     let mut others: Vec<Contestant<'_>> = ready.map(|a| Contestant::new(a, Some(reference))).collect();
     let longest = cuts.iter().map(|c| c.windows.longest()).max().unwrap_or(0);
     std::iter::once(&mut first).chain(&mut others).for_each(|c| c.check_context(longest));
+    for contestant in std::iter::once(&mut first).chain(&mut others) {
+        contestant.check_training(&request.corpora)?;
+    }
     for (corpus, cut) in request.corpora.iter().zip(&cuts) {
         texts::score(&mut first, &mut others, corpus, cut, request, &bootstrap, progress)?;
     }

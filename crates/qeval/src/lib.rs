@@ -35,7 +35,8 @@ pub mod windows;
 pub use error::{Error, Failed, Result};
 pub use text::{Corpus, Encoder};
 pub use transformer::{Packed, Session};
-pub use windows::{Bos, Protocol, Style, Window, Windows};
+pub use store::Bos;
+pub use windows::{Protocol, Style, Window, Windows};
 
 /// The program and its version, as it stands in every result.
 pub(crate) const TOOL: &str = concat!("qeval ", env!("CARGO_PKG_VERSION"));

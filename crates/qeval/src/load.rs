@@ -7,6 +7,7 @@ use candle_core::Device;
 use runtime::{KvType, Math, Options};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use store::TrainedOn;
 use store::Model;
 
 /// Where and how models compute.
@@ -123,6 +124,7 @@ impl Loaded {
             max_position: transformer.config().max_position,
             weight_error,
             warnings: self.files.warnings.iter().cloned().chain(self.decoded()).collect(),
+            trained_on: TrainedOn::from_metadata(self.files.metadata.get(TrainedOn::KEY)),
         })
     }
 }

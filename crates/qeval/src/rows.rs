@@ -175,6 +175,9 @@ pub struct Row {
     pub decode_range: Option<Interval>,
     /// Why it can't be compared token by token.
     pub not_comparable: Option<String>,
+    /// Texts of this comparison that the model was trained on here.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub trained_on: Vec<String>,
 }
 
 /// The smallest artifact, by the bytes of its weight files, that is shown to lie within the margin.

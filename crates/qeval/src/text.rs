@@ -2,7 +2,7 @@
 
 use crate::{Bos, Error, Protocol, Result, Style, Windows};
 use std::collections::BTreeMap;
-use store::TextTokenizer;
+use store::{Encoded, TextTokenizer};
 use tokenizers::Tokenizer;
 
 /// A text to score.
@@ -28,15 +28,6 @@ pub fn any_tokens(n: usize, seed: usize, vocab_size: usize) -> Vec<u32> {
     (0..n).map(|i| ((i * 7919 + seed * 104_729 + 13) % vocab_size) as u32).collect()
 }
 
-/// A tokenized text.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Encoded {
-    /// The tokens, without BOS.
-    pub ids: Vec<u32>,
-    /// Where each token ends in the text, in bytes; never falling.
-    pub ends: Vec<usize>,
-}
-
 impl Encoder {
     /// Wraps a tokenizer. `bos` is the begin-of-sequence token that the model names, if any.
     ///
@@ -59,14 +50,7 @@ impl Encoder {
     /// # Errors
     /// [`Error::Tokenizer`].
     pub fn encode(&self, text: &str) -> Result<Encoded> {
-        let refused = |e: tokenizers::Error| Error::Tokenizer { model: self.model.clone(), what: e.to_string() };
-        let encoding = self.tokenizer().encode(text, false).map_err(refused)?;
-        let mut end = 0;
-        let ends = encoding.get_offsets().iter().map(|o| {
-            end = end.max(o.1);
-            end
-        });
-        Ok(Encoded { ids: encoding.get_ids().to_vec(), ends: ends.collect() })
+        self.text.encode_with_ends(text).map_err(|e| self.refused(&e))
     }
 
     /// Text of some tokens, special ones left out.
@@ -74,8 +58,11 @@ impl Encoder {
     /// # Errors
     /// [`Error::Tokenizer`].
     pub fn decode(&self, ids: &[u32]) -> Result<String> {
-        let refused = |e: tokenizers::Error| Error::Tokenizer { model: self.model.clone(), what: e.to_string() };
-        self.tokenizer().decode(ids, true).map_err(refused)
+        self.tokenizer().decode(ids, true).map_err(|e| self.refused(&e))
+    }
+
+    fn refused(&self, e: &tokenizers::Error) -> Error {
+        Error::Tokenizer { model: self.model.clone(), what: e.to_string() }
     }
 
     /// The token to begin with under a rule; none when there is to be none.
@@ -83,14 +70,8 @@ impl Encoder {
     /// # Errors
     /// [`Error::Protocol`] when BOS is asked for and the model has none.
     pub fn bos(&self, rule: Bos) -> Result<Option<u32>> {
-        match rule {
-            Bos::Never => Ok(None),
-            Bos::Auto => Ok(self.text.bos()),
-            Bos::Always => {
-                let none = || Error::Protocol(format!("{} names no BOS token; use --bos auto or never", self.model));
-                self.text.bos().or(self.named).map(Some).ok_or_else(none)
-            }
-        }
+        let none = |()| Error::Protocol(format!("{} names no BOS token; use --bos auto or never", self.model));
+        self.text.start(rule, self.named).map_err(none)
     }
 
     /// Tokenizes a prompt, BOS in front if the rule says so.
@@ -108,10 +89,7 @@ impl Encoder {
     /// # Errors
     /// [`Error::Tokenizer`].
     pub fn marked(&self, text: &str) -> Result<Vec<u32>> {
-        let mut tokenizer = self.tokenizer().clone();
-        tokenizer.set_encode_special_tokens(false);
-        let refused = |e: tokenizers::Error| Error::Tokenizer { model: self.model.clone(), what: e.to_string() };
-        Ok(tokenizer.encode(text, false).map_err(refused)?.get_ids().to_vec())
+        self.text.marked(text).map_err(|e| self.refused(&e))
     }
 
     /// Cuts a text into windows under a protocol.
@@ -134,18 +112,16 @@ impl Encoder {
         }
         let windows = protocol.cut(&encoded.ids, bos).map_err(named)?;
         let token_bytes: Vec<usize> =
-            windows.windows.iter().flat_map(|w| w.text..w.text + w.scored.len()).map(|at| encoded.bytes(at)).collect();
+            windows.windows.iter().flat_map(|w| w.text..w.text + w.scored.len()).map(|at| bytes_of(&encoded, at)).collect();
         let used = protocol.tokens.unwrap_or(usize::MAX).min(encoded.ids.len());
         let used_bytes = encoded.ends[..used].last().copied().unwrap_or(0);
         Ok(Cut { windows, bytes: token_bytes.iter().sum(), token_bytes, used_bytes })
     }
 }
 
-impl Encoded {
-    /// Bytes of the text that token `at` stands for; 0 within a character that is several tokens.
-    fn bytes(&self, at: usize) -> usize {
-        self.ends[at] - at.checked_sub(1).map_or(0, |i| self.ends[i])
-    }
+/// Bytes of the text that token `at` stands for; 0 within a character that is several tokens.
+fn bytes_of(encoded: &Encoded, at: usize) -> usize {
+    encoded.ends[at] - at.checked_sub(1).map_or(0, |i| encoded.ends[i])
 }
 
 /// A text cut into windows, with its bytes.

@@ -1,21 +1,8 @@
 //! Which tokens are scored, and what the model sees before each: the protocol.
 
-use crate::{Error, Result};
+use crate::{Bos, Error, Result};
 use serde::Serialize;
 use std::ops::Range;
-
-/// When windows begin with the begin-of-sequence token.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Bos {
-    /// Where the tokenizer adds one.
-    #[default]
-    Auto,
-    /// In every window.
-    Always,
-    /// In none.
-    Never,
-}
 
 /// Which program's rule is followed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]

@@ -158,7 +158,7 @@ pub fn look(path: &Path, request: &Request, progress: &dyn Progress) -> Result<A
     }
     let model = store::open(path)?;
     let encoder = text::encoder(&model)?;
-    let sequences = request.cut.sequences(&encoder, &request.text)?;
+    let sequences = text::sequences(&request.cut, &encoder, &request.text)?;
     let runtime = |source| qeval::Error::Runtime { model: path.display().to_string(), source };
     let Compute { device, options, .. } = &request.compute;
     let transformer = runtime::Transformer::load_with(&model, device, options).map_err(runtime)?;

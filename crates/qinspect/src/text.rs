@@ -1,7 +1,8 @@
 //! Texts as sequences of tokens.
 
 use crate::{Error, Result};
-use qeval::{Bos, Encoder};
+use qeval::Encoder;
+pub use store::Cut;
 use store::Model;
 
 /// A text to run a model on.
@@ -13,44 +14,28 @@ pub struct Text {
     pub text: String,
 }
 
-/// How a text is cut.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Cut {
-    /// Tokens of the text that are used.
-    pub tokens: usize,
-    /// Positions of a sequence, a begin-of-sequence token among them.
-    pub ctx: usize,
-    /// When sequences begin with that token.
-    pub bos: Bos,
+/// Checks what can be checked of a cut without a text.
+///
+/// # Errors
+/// [`Error::Request`].
+pub fn check(cut: &Cut) -> Result<()> {
+    if cut.tokens == 0 || cut.ctx < 2 {
+        return Err(Error::Request("--tokens takes at least 1, --ctx at least 2".into()));
+    }
+    Ok(())
 }
 
-impl Cut {
-    /// Checks what can be checked without a text.
-    ///
-    /// # Errors
-    /// [`Error::Request`].
-    pub fn check(&self) -> Result<()> {
-        if self.tokens == 0 || self.ctx < 2 {
-            return Err(Error::Request("--tokens takes at least 1, --ctx at least 2".into()));
-        }
-        Ok(())
+/// The sequences of a text, one after the other.
+///
+/// # Errors
+/// When the text gives no tokens, or the tokenizer refuses it.
+pub fn sequences(cut: &Cut, encoder: &Encoder, text: &Text) -> Result<Vec<Vec<u32>>> {
+    check(cut)?;
+    let sequences = cut.sequences(&encoder.encode(&text.text)?.ids, encoder.bos(cut.bos)?);
+    if sequences.is_empty() {
+        return Err(Error::Model(format!("{}: the text is empty", text.name)));
     }
-
-    /// The sequences of a text, one after the other.
-    ///
-    /// # Errors
-    /// When the text gives no tokens, or the tokenizer refuses it.
-    pub fn sequences(&self, encoder: &Encoder, text: &Text) -> Result<Vec<Vec<u32>>> {
-        self.check()?;
-        let ids = encoder.encode(&text.text)?.ids;
-        let bos = encoder.bos(self.bos)?;
-        let used = &ids[..ids.len().min(self.tokens)];
-        if used.is_empty() {
-            return Err(Error::Model(format!("{}: the text is empty", text.name)));
-        }
-        let room = self.ctx - usize::from(bos.is_some());
-        Ok(used.chunks(room).map(|part| bos.into_iter().chain(part.iter().copied()).collect()).collect())
-    }
+    Ok(sequences)
 }
 
 /// A model's tokenizer.

@@ -20,11 +20,28 @@ pub fn stdout_form() -> Terminal {
 /// # Errors
 /// The exit code.
 pub fn arguments<C: clap::Parser>() -> Result<C, ExitCode> {
-    C::try_parse().map_err(|e| {
+    let parse = || C::from_arg_matches(&with_negative_numbers(C::command()).try_get_matches()?);
+    parse().map_err(|e: clap::Error| {
         // A closed pipe while printing help is no failure.
-        let _ = e.print();
+        let _ = match e.kind() {
+            // The value and what is wrong with it, without the hint at --help that follows.
+            clap::error::ErrorKind::ValueValidation => {
+                let text = e.render().to_string();
+                writeln!(io::stderr(), "{}", text.lines().next().unwrap_or_default())
+            }
+            _ => e.print(),
+        };
         ExitCode::from(if e.use_stderr() { 2 } else { 0 })
     })
+}
+
+/// The value of an option may be a negative number: what is wrong with it is for the option to say, not that `-1` is an
+/// unknown option.
+fn with_negative_numbers(command: clap::Command) -> clap::Command {
+    let takes_value = |arg: &clap::Arg| arg.get_action().takes_values() && !arg.is_positional();
+    command
+        .mut_args(|arg| if takes_value(&arg) { arg.allow_negative_numbers(true) } else { arg })
+        .mut_subcommands(with_negative_numbers)
 }
 
 /// Prints a program's result. A reader that has gone away (a closed pipe) is no failure.

@@ -29,4 +29,4 @@ pub use json::parse_json;
 pub use layouts::{Description, Layout};
 pub use model::{Container, Linear, Model, SideFile, Tensor, combined_blake3, open};
 pub use progress::{Progress, Silent, Unit};
-pub use text::TextTokenizer;
+pub use text::{Bos, Cut, Encoded, TextTokenizer, TrainedOn};

@@ -23,6 +23,7 @@ use schemes::FloatType;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
+use store::TrainedOn;
 
 /// Who teaches whom, from what, and how.
 #[derive(Debug, clap::Args)]
@@ -171,6 +172,7 @@ pub fn run(args: &Args, bars: &Bars) -> Result<String> {
         ("qdistill.teacher_blake3".to_string(), teacher_hash.clone()),
         ("qdistill.student".to_string(), args.student.clone()),
         ("qdistill.loss".to_string(), serde_json::to_string(objective)?),
+        (TrainedOn::KEY.to_string(), windows.trained_on(teacher.text.bos().is_some()).to_string()),
     ]);
     let kind = labels.as_ref().map(Labels::kind);
     // What differs is named by the first of these that does.

@@ -46,7 +46,7 @@ pub struct GenerateArgs {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Sampling (defaults: the model's generation_config.json, else the most likely token)")]
 pub struct SamplingArgs {
-    /// 0 for the most likely token; higher is more varied.
+    /// Divisor of the logits before a token is drawn, 0 or more; 0 takes the most likely token.
     #[arg(long, value_name = "T")]
     pub temperature: Option<f64>,
     /// Only the K most likely tokens; 0 for all.
@@ -73,6 +73,12 @@ pub struct SamplingArgs {
 }
 
 impl SamplingArgs {
+    /// Refuses values out of range, before a model is opened.
+    fn check(&self) -> Result<()> {
+        self.settings(&Defaults::default()).sampler()?;
+        Ok(())
+    }
+
     /// For a model with these defaults.
     fn settings(&self, defaults: &Defaults) -> Settings {
         let asked = Defaults {
@@ -116,6 +122,7 @@ struct Written {
 
 /// `qeval generate`.
 pub fn run(args: &GenerateArgs) -> Result<Outcome> {
+    args.sampling.check()?;
     let compute = args.engine.compute(args.kv.map(KvArg::ty))?;
     let (mut models, mut failed) = (Vec::new(), Vec::new());
     for path in &args.models {

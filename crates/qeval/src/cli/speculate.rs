@@ -3,6 +3,7 @@
 use super::args::{EngineArgs, KvArg, OutputArgs};
 use super::output::{self, Findings};
 use super::{Outcome, Usage};
+use crate::generate::Settings;
 use crate::load::{Compute, Loaded};
 use crate::speculate::{Draft, MAX_GAMMA, Setting, Speculated, Speculation, speculate};
 use crate::{Bos, Error, Failed, agreement, text};
@@ -71,6 +72,10 @@ fn gammas(text: &str) -> Result<Gammas, String> {
 pub fn run(args: &SpeculateArgs, progress: &dyn Progress) -> Result<Outcome> {
     let inputs: Vec<&Path> = std::iter::once(&args.target).chain(&args.draft).map(PathBuf::as_path).collect();
     output::check(&args.output, &inputs)?;
+    if args.tokens == 0 {
+        bail!(Usage("--tokens takes at least 1".into()));
+    }
+    Settings { temperature: args.temperature, ..Settings::default() }.sampler()?;
     let compute = args.engine.compute(args.kv.map(KvArg::ty))?;
     let target = Loaded::open(&args.target, &compute, None)?;
     let (mut drafts, mut failed) = (Vec::with_capacity(args.draft.len()), Vec::new());

@@ -2,12 +2,13 @@
 
 use super::label::labels;
 use super::{Entrant, Subject};
-use crate::Result;
+use crate::{Corpus, Result};
 use crate::rows::{Row, TextScores};
 use crate::score::Padding;
 use crate::text::{Cut, difference};
 use crate::verdict::{Margin, Verdict};
 use std::iter::once;
+use store::TrainedOn;
 
 /// One model's state during a comparison.
 pub(super) struct Contestant<'a> {
@@ -57,6 +58,24 @@ impl<'a> Contestant<'a> {
     /// Notes that windows are longer than what the model was trained for.
     pub(super) fn check_context(&mut self, longest: usize) {
         self.remarks.extend(beyond_training(self.subject, longest));
+    }
+
+    /// Notes texts that the model was trained on.
+    pub(super) fn check_training(&mut self, corpora: &[Corpus]) -> Result<()> {
+        if self.subject.trained_on == TrainedOn::default() {
+            return Ok(());
+        }
+        for corpus in corpora {
+            if self.subject.trained_on.holds(&self.subject.encoder.encode(&corpus.text)?.ids) {
+                self.remarks.push(format!(
+                    "contamination: this model, or the one that it was made from, was trained on {}; its scores there don't \
+                     tell how it does on other texts",
+                    corpus.name
+                ));
+                self.row.trained_on.push(corpus.name.clone());
+            }
+        }
+        Ok(())
     }
 
     /// Notes that a part of a vocabulary was left out, in the mean over `tokens`.

@@ -20,6 +20,7 @@ fn subject<'a>(name: &str, model: &'a Bigram, encoder: &'a Encoder) -> Subject<'
         max_position: 512,
         weight_error: None,
         warnings: vec!["a note".into()],
+        trained_on: store::TrainedOn::default(),
     }
 }
 
@@ -217,4 +218,17 @@ fn perplexity_alone_says_what_it_needs_to() {
     let broken = Bigram { broken_at: Some(3), ..model };
     let e = run(&broken, "some words").expect_err("NaN").to_string();
     assert_eq!(e, "m.gguf: NaN or Inf logits in window 0 at position 3 of c; there is no score");
+}
+
+#[test]
+fn a_text_that_a_model_was_trained_on_is_named() {
+    let (model, encoder) = (Bigram::new(257, 0.3), encoder(false));
+    let request = Request { battery: None, choices: None, speed: false, ..request() };
+    let known = encoder.encode(&request.corpora[1].text).expect("encodes").ids;
+    let trained_on = store::TrainedOn::new([&known[..]]);
+    let reference = subject("f16", &model, &encoder);
+    let artifacts = ready([Subject { trained_on, ..subject("student", &model, &encoder) }]);
+    let found = compare(&reference, &artifacts, &request, &Silent).expect("scores");
+    assert_eq!((found.rows[0].trained_on.len(), &found.rows[1].trained_on), (0, &vec!["second".to_string()]));
+    assert!(found.notes.iter().any(|n| n.starts_with("student: contamination: ") && n.contains("second")), "{:?}", found.notes);
 }

@@ -52,7 +52,7 @@ pub fn generate(
     see: &mut dyn FnMut(&str) -> ControlFlow<()>,
 ) -> Result<Generated> {
     let mut sampler = settings.sampler()?;
-    let mut stream = TextStream::new(encoder.tokenizer(), &settings.stop);
+    let mut stream = TextStream::new(encoder.tokenizer(), prompt, &settings.stop);
     let (mut tokens, mut text) = (Vec::new(), String::new());
     let mut show = |piece: &str, text: &mut String| {
         text.push_str(piece);

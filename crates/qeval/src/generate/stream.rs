@@ -2,18 +2,18 @@
 
 use crate::{Error, Result};
 use tokenizers::Tokenizer;
-use tokenizers::tokenizer::step_decode_stream;
 
 /// Turns tokens into text as they come. A character is shown once all its bytes are there, and
 /// nothing is shown that may turn out to be part of a stop text.
+///
+/// Text that continues a prompt is the text of both less that of the prompt, so that a word keeps the space before it
+/// even where decoders strip the first space of a text.
 #[derive(Debug)]
 pub struct TextStream<'a> {
     tokenizer: &'a Tokenizer,
     stops: &'a [String],
-    /// What the tokenizer's stream goes by: tokens, their text so far, tokens of that text.
-    ids: Vec<u32>,
-    prefix: String,
-    prefix_index: usize,
+    /// Tokens before the open ones that decide how these are decoded.
+    before: Vec<u32>,
     /// Tokens whose characters are not whole yet.
     open: Vec<u32>,
     /// Text that may be the beginning of a stop text.
@@ -21,15 +21,16 @@ pub struct TextStream<'a> {
     stopped: bool,
 }
 
+/// Tokens of a prompt that the first ones after it are decoded with.
+const CONTEXT: usize = 16;
+
 impl<'a> TextStream<'a> {
-    /// An empty text.
-    pub fn new(tokenizer: &'a Tokenizer, stops: &'a [String]) -> Self {
+    /// A text that continues `prompt`.
+    pub fn new(tokenizer: &'a Tokenizer, prompt: &[u32], stops: &'a [String]) -> Self {
         TextStream {
             tokenizer,
             stops,
-            ids: Vec::new(),
-            prefix: String::new(),
-            prefix_index: 0,
+            before: prompt[prompt.len().saturating_sub(CONTEXT)..].to_vec(),
             open: Vec::new(),
             held: String::new(),
             stopped: false,
@@ -41,17 +42,25 @@ impl<'a> TextStream<'a> {
     /// # Errors
     /// [`Error::Text`] when the tokenizer can't decode it.
     pub fn push(&mut self, token: u32) -> Result<String> {
-        let (ids, prefix, index) = (&mut self.ids, &mut self.prefix, &mut self.prefix_index);
-        let piece = step_decode_stream(self.tokenizer, vec![token], true, ids, prefix, index).map_err(refused)?;
-        match piece {
-            Some(piece) => {
-                self.open.clear();
-                Ok(self.pass(&piece))
-            }
-            None => {
-                self.open.push(token);
-                Ok(String::new())
-            }
+        self.open.push(token);
+        let piece = self.piece()?;
+        if piece.is_empty() || piece.ends_with('\u{fffd}') {
+            return Ok(String::new());
+        }
+        // A token without a text of its own, such as a special one, changes nothing for those after it.
+        self.before = std::mem::take(&mut self.open);
+        Ok(self.pass(&piece))
+    }
+
+    /// The text of the open tokens.
+    fn piece(&self) -> Result<String> {
+        let decode = |ids: &[u32]| self.tokenizer.decode(ids, true).map_err(refused);
+        let before = decode(&self.before)?;
+        let all = decode(&[&self.before[..], &self.open].concat())?;
+        match all.strip_prefix(&before) {
+            Some(piece) => Ok(piece.to_string()),
+            // Bytes that are no character with those before them.
+            None => decode(&self.open),
         }
     }
 
@@ -68,7 +77,7 @@ impl<'a> TextStream<'a> {
         if self.stopped {
             return Ok(String::new());
         }
-        let rest = self.tokenizer.decode(&self.open, true).map_err(refused)?;
+        let rest = self.piece()?;
         let shown = self.pass(&rest);
         Ok(if self.stopped { shown } else { shown + &self.held })
     }
@@ -100,7 +109,7 @@ mod tests {
     fn pieces(text: &str, stops: &[&str]) -> (Vec<String>, String, bool) {
         let encoder = encoder(false);
         let stops: Vec<String> = stops.iter().map(|s| s.to_string()).collect();
-        let mut stream = TextStream::new(encoder.tokenizer(), &stops);
+        let mut stream = TextStream::new(encoder.tokenizer(), &[], &stops);
         let mut out = Vec::new();
         for id in encoder.encode(text).expect("encodes").ids {
             out.push(stream.push(id).expect("decodes"));
@@ -125,7 +134,7 @@ mod tests {
     fn bytes_that_are_no_character_come_at_the_end() {
         let encoder = encoder(false);
         let ids = encoder.encode("a€").expect("encodes").ids;
-        let mut stream = TextStream::new(encoder.tokenizer(), &[]);
+        let mut stream = TextStream::new(encoder.tokenizer(), &[], &[]);
         let shown: String = ids[..3].iter().map(|&id| stream.push(id).expect("decodes")).collect();
         assert_eq!(shown + &stream.finish().expect("decodes"), "a\u{fffd}");
     }

@@ -210,8 +210,9 @@ fn tokenizer(source: &HfSource<'_>, out: &mut HfMetadata) -> Result<(), String> 
         config: source.config,
         generation_config: &parse("generation_config.json")?,
         template: side_file(source, "chat_template.jinja").and_then(|b| std::str::from_utf8(b).ok()),
+        sentencepiece: side_file(source, "tokenizer.model"),
     };
-    out.metadata.extend(vocab::keys(&files, source.vocab_rows)?);
+    out.metadata.extend(vocab::keys(&files, source.vocab_rows, &mut out.warnings)?);
     Ok(())
 }
 

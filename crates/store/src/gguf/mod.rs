@@ -12,7 +12,11 @@ mod model;
 mod names;
 mod parse;
 mod pre;
+mod sentencepiece;
 mod split;
+mod spm;
+#[cfg(test)]
+mod spm_tests;
 mod tokenizer;
 mod value;
 mod vocab;

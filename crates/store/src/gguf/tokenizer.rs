@@ -3,18 +3,22 @@
 use super::config::token_id;
 use super::parse::GgufFile;
 use super::pre::{Pre, byte_level};
+use super::spm;
 use super::value::{Array, Strings, Value};
 use serde::ser::{SerializeMap, SerializeSeq};
 use serde::{Serialize, Serializer};
 use serde_json::{Map, Value as Json, json};
+use std::borrow::Cow;
 use std::collections::HashSet;
 
 /// Token types of GGUF.
 pub(super) mod kind {
     pub const NORMAL: i32 = 1;
+    pub const UNKNOWN: i32 = 2;
     pub const CONTROL: i32 = 3;
     pub const USER_DEFINED: i32 = 4;
     pub const UNUSED: i32 = 5;
+    pub const BYTE: i32 = 6;
 }
 
 /// The name of a token that only pads the vocabulary.
@@ -22,12 +26,26 @@ pub(super) fn pad_name(id: usize) -> String {
     format!("[PAD{id}]")
 }
 
+/// The algorithm.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// Byte-level BPE ("gpt2").
+    ByteLevel(Pre),
+    /// BPE with byte fallback ("llama").
+    ByteFallback {
+        /// Whether texts begin with a space that isn't there.
+        space_prefix: bool,
+        /// The unknown token.
+        unknown: Option<u64>,
+    },
+}
+
 /// A tokenizer as the keys describe it.
 pub(super) struct Vocabulary<'a> {
     tokens: &'a Strings,
     types: Vec<i64>,
-    merges: &'a Strings,
-    pre: Pre,
+    merges: Cow<'a, Strings>,
+    kind: Kind,
     bos: Option<u64>,
     add_bos: bool,
     /// Notes for the user.
@@ -41,10 +59,13 @@ impl<'a> Vocabulary<'a> {
         let get = |key: &str| file.metadata.get(&format!("tokenizer.ggml.{key}"));
         let Some(model) = get("model") else { return Ok(None) };
         match model.str() {
-            Some("gpt2") => {}
+            Some("gpt2" | "llama") => {}
             Some("none" | "no_vocab") => return Ok(None),
             Some(other) => {
-                return Err(format!("tokenizer.ggml.model is {other}; only gpt2 (byte-level BPE) can be rebuilt"));
+                return Err(format!(
+                    "tokenizer.ggml.model is {other}; only gpt2 (byte-level BPE) and llama (BPE with byte fallback) can be \
+                     rebuilt"
+                ));
             }
             None => return Err("tokenizer.ggml.model is not a string".into()),
         }
@@ -52,7 +73,6 @@ impl<'a> Vocabulary<'a> {
             get(key).and_then(Value::strings).ok_or_else(|| format!("tokenizer.ggml.{key} is not an array of strings"))
         };
         let tokens = strings("tokens")?;
-        let merges = strings("merges")?;
         let types = match get("token_type") {
             None => vec![i64::from(kind::NORMAL); tokens.len()],
             Some(Value::Array(a)) => integers(a)?,
@@ -66,20 +86,30 @@ impl<'a> Vocabulary<'a> {
             return Err(format!("token {id} \"{}\" appears twice", token.escape_debug()));
         }
         let mut notes = Vec::new();
-        let pre = match get("pre").map(|v| v.str().unwrap_or("?")) {
-            Some(name) => {
-                Pre::from_name(name).ok_or_else(|| format!("tokenizer.ggml.pre is {name}, which is not known here"))?
-            }
-            None => {
-                notes.push("the file names no pre-tokenizer (tokenizer.ggml.pre); llama.cpp's default is used".into());
-                Pre::Default
-            }
+        let is_spm = model.str() == Some("llama");
+        let (kind, merges) = if is_spm {
+            let (space_prefix, merges) = byte_fallback(file, tokens, &mut notes)?;
+            (Kind::ByteFallback { space_prefix, unknown: token_id(file, "unk") }, Cow::Owned(merges))
+        } else {
+            let pre = match get("pre").map(|v| v.str().unwrap_or("?")) {
+                Some(name) => {
+                    Pre::from_name(name).ok_or_else(|| format!("tokenizer.ggml.pre is {name}, which is not known here"))?
+                }
+                None => {
+                    notes.push("the file names no pre-tokenizer (tokenizer.ggml.pre); llama.cpp's default is used".into());
+                    Pre::Default
+                }
+            };
+            (Kind::ByteLevel(pre), Cow::Borrowed(strings("merges")?))
         };
-        let add_bos = match get("add_bos_token") {
-            Some(Value::Bool(b)) => *b,
-            _ => pre.adds_bos(),
+        let add_bos = match (get("add_bos_token"), kind) {
+            (Some(Value::Bool(b)), _) => *b,
+            (_, Kind::ByteLevel(pre)) => pre.adds_bos(),
+            (_, Kind::ByteFallback { .. }) => true,
         };
-        Ok(Some(Vocabulary { tokens, types, merges, pre, bos: token_id(file, "bos"), add_bos, notes }))
+        // llama.cpp's ids of this kind of tokenizer, where the file names none.
+        let bos = token_id(file, "bos").or(is_spm.then_some(1));
+        Ok(Some(Vocabulary { tokens, types, merges, kind, bos, add_bos, notes }))
     }
 
     /// Whether texts get BOS first.
@@ -110,21 +140,33 @@ impl<'a> Vocabulary<'a> {
             truncation: None,
             padding: None,
             added_tokens: AddedTokens(self),
-            normalizer: self.pre.normalizer(),
-            pre_tokenizer: self.pre.pre_tokenizer(),
+            normalizer: match self.kind {
+                Kind::ByteLevel(pre) => pre.normalizer(),
+                Kind::ByteFallback { space_prefix, .. } => spm::normalizer(space_prefix),
+            },
+            pre_tokenizer: match self.kind {
+                Kind::ByteLevel(pre) => pre.pre_tokenizer(),
+                Kind::ByteFallback { .. } => Json::Null,
+            },
             post_processor: self.post_processor(),
-            decoder: byte_level(true, true),
+            decoder: match self.kind {
+                Kind::ByteLevel(_) => byte_level(true, true),
+                Kind::ByteFallback { space_prefix, .. } => spm::decoder(space_prefix),
+            },
             model: Model {
                 r#type: "BPE",
                 dropout: None,
-                unk_token: None,
+                unk_token: match self.kind {
+                    Kind::ByteLevel(_) => None,
+                    Kind::ByteFallback { unknown, .. } => self.token(unknown),
+                },
                 continuing_subword_prefix: None,
                 end_of_word_suffix: None,
-                fuse_unk: false,
-                byte_fallback: false,
-                ignore_merges: self.pre.ignore_merges(),
+                fuse_unk: matches!(self.kind, Kind::ByteFallback { .. }),
+                byte_fallback: matches!(self.kind, Kind::ByteFallback { .. }),
+                ignore_merges: matches!(self.kind, Kind::ByteLevel(pre) if pre.ignore_merges()),
                 vocab: Vocab(self),
-                merges: Merges(self.merges),
+                merges: Merges(&self.merges),
             },
         };
         let mut out = Vec::new();
@@ -134,7 +176,10 @@ impl<'a> Vocabulary<'a> {
 
     /// Puts BOS first where the file says so.
     fn post_processor(&self) -> Json {
-        let bytes = byte_level(false, true);
+        let bytes = match self.kind {
+            Kind::ByteLevel(_) => byte_level(false, true),
+            Kind::ByteFallback { .. } => Json::Null,
+        };
         let (true, Some(bos), Some(id)) = (self.add_bos, self.token(self.bos), self.bos) else {
             return bytes;
         };
@@ -148,7 +193,10 @@ impl<'a> Vocabulary<'a> {
             ],
             "special_tokens": {bos: {"id": bos, "ids": [id], "tokens": [bos]}},
         });
-        json!({"type": "Sequence", "processors": [bytes, template]})
+        match bytes {
+            Json::Null => template,
+            bytes => json!({"type": "Sequence", "processors": [bytes, template]}),
+        }
     }
 
     /// tokenizer_config.json.
@@ -167,6 +215,29 @@ impl<'a> Vocabulary<'a> {
         out.insert("tokenizer_class".into(), json!("PreTrainedTokenizerFast"));
         Json::Object(out)
     }
+}
+
+/// Whether texts begin with a space that isn't there, and the merges that the scores of a "llama" tokenizer stand for.
+fn byte_fallback(file: &GgufFile, tokens: &Strings, notes: &mut Vec<String>) -> Result<(bool, Strings), String> {
+    let get = |key: &str| file.metadata.get(&format!("tokenizer.ggml.{key}"));
+    let space_prefix = !matches!(get("add_space_prefix"), Some(Value::Bool(false)));
+    let scores = match get("scores") {
+        Some(Value::Array(Array::F32(scores))) if scores.len() == tokens.len() => scores,
+        Some(Value::Array(Array::F32(scores))) => {
+            return Err(format!("there are {} tokens but {} scores", tokens.len(), scores.len()));
+        }
+        _ => return Err("tokenizer.ggml.scores is not an array of F32".into()),
+    };
+    let tokens: Vec<&str> = tokens.iter().collect();
+    let (merges, shared) = spm::merges(&tokens, scores)?;
+    if shared {
+        notes.push(
+            "tokens of its tokenizer share a score: which are merged first follows from their numbers here, from their \
+             places in the text in llama.cpp"
+                .into(),
+        );
+    }
+    Ok((space_prefix, merges.iter().map(String::as_str).collect()))
 }
 
 fn integers(array: &Array) -> Result<Vec<i64>, String> {
@@ -190,7 +261,7 @@ struct Document<'a> {
 struct Model<'a> {
     r#type: &'static str,
     dropout: Option<()>,
-    unk_token: Option<()>,
+    unk_token: Option<&'a str>,
     continuing_subword_prefix: Option<()>,
     end_of_word_suffix: Option<()>,
     fuse_unk: bool,

@@ -1,6 +1,7 @@
 //! `tokenizer.ggml.*`, from the files of a Hugging Face directory.
 
 use super::pre::Pre;
+use super::spm;
 use super::tokenizer::{kind, pad_name};
 use super::value::{Array, Strings, Value};
 use serde_json::Value as Json;
@@ -14,12 +15,14 @@ pub(super) struct Files<'a> {
     pub generation_config: &'a Json,
     /// chat_template.jinja, which goes before the template in tokenizer_config.json.
     pub template: Option<&'a str>,
+    /// tokenizer.model, whose scores go before what tokenizer.json's merges say.
+    pub sentencepiece: Option<&'a [u8]>,
 }
 
 type Entries = Vec<(String, Value)>;
 
-/// The keys for a vocabulary of `rows` entries, as the embedding has rows.
-pub(super) fn keys(files: &Files<'_>, rows: usize) -> Result<Entries, String> {
+/// The keys for a vocabulary of `rows` entries, as the embedding has rows; `notes` gets what a user should know.
+pub(super) fn keys(files: &Files<'_>, rows: usize, notes: &mut Vec<String>) -> Result<Entries, String> {
     let model = &files.tokenizer["model"];
     match model["type"].as_str() {
         Some("BPE") => {}
@@ -29,19 +32,9 @@ pub(super) fn keys(files: &Files<'_>, rows: usize) -> Result<Entries, String> {
             return Err(format!("a tokenizer of type {} cannot be written to GGUF; only BPE", other.unwrap_or("?")));
         }
     }
-    if model["byte_fallback"] == true {
-        return Err("a BPE tokenizer with byte_fallback cannot be written to GGUF; only byte-level BPE".into());
-    }
-    let pre = Pre::detect(files.tokenizer)?;
-    let (tokens, types) = tokens(files.tokenizer, rows)?;
+    let (tokens, mut out, space_prefix) =
+        if spm::is_spm(files.tokenizer) { spm_keys(files, rows, notes)? } else { bpe_keys(files, rows)? };
     let ids: HashMap<&str, usize> = tokens.iter().enumerate().map(|(i, t)| (t.as_str(), i)).collect();
-    let mut out: Entries = vec![
-        ("tokenizer.ggml.model".into(), "gpt2".into()),
-        ("tokenizer.ggml.pre".into(), pre.name().into()),
-        ("tokenizer.ggml.tokens".into(), Value::Array(Array::String(tokens.iter().collect()))),
-        ("tokenizer.ggml.token_type".into(), Value::Array(Array::I32(types))),
-        ("tokenizer.ggml.merges".into(), Value::Array(Array::String(merges(&model["merges"])?))),
-    ];
     let mut bos = None;
     for (name, key) in [("bos", "bos"), ("eos", "eos"), ("unk", "unknown"), ("pad", "padding")] {
         if let Some(id) = special_id(files, name, &ids).filter(|id| *id < rows) {
@@ -53,11 +46,39 @@ pub(super) fn keys(files: &Files<'_>, rows: usize) -> Result<Entries, String> {
     if files.tokenizer_config["add_eos_token"] == true {
         out.push(("tokenizer.ggml.add_eos_token".into(), Value::Bool(true)));
     }
-    out.push(("tokenizer.ggml.add_space_prefix".into(), Value::Bool(false)));
+    out.push(("tokenizer.ggml.add_space_prefix".into(), Value::Bool(space_prefix)));
     if let Some(template) = files.template.or_else(|| chat_template(&files.tokenizer_config["chat_template"])) {
         out.push(("tokenizer.chat_template".into(), template.into()));
     }
     Ok(out)
+}
+
+/// Tokens, their keys, and whether texts begin with a space that isn't there, for byte-level BPE.
+fn bpe_keys(files: &Files<'_>, rows: usize) -> Result<(Vec<String>, Entries, bool), String> {
+    let pre = Pre::detect(files.tokenizer)?;
+    let (tokens, types) = tokens(files.tokenizer, rows)?;
+    let out = vec![
+        ("tokenizer.ggml.model".into(), "gpt2".into()),
+        ("tokenizer.ggml.pre".into(), pre.name().into()),
+        ("tokenizer.ggml.tokens".into(), Value::Array(Array::String(tokens.iter().collect()))),
+        ("tokenizer.ggml.token_type".into(), Value::Array(Array::I32(types))),
+        ("tokenizer.ggml.merges".into(), Value::Array(Array::String(merges(&files.tokenizer["model"]["merges"])?))),
+    ];
+    Ok((tokens, out, false))
+}
+
+/// The same for BPE with byte fallback.
+fn spm_keys(files: &Files<'_>, rows: usize, notes: &mut Vec<String>) -> Result<(Vec<String>, Entries, bool), String> {
+    let space_prefix = spm::space_prefix(files.tokenizer)?;
+    let spm::Pieces { tokens, scores, types } = spm::pieces(files, rows, notes)?;
+    let out = vec![
+        ("tokenizer.ggml.model".into(), "llama".into()),
+        ("tokenizer.ggml.pre".into(), "default".into()),
+        ("tokenizer.ggml.tokens".into(), Value::Array(Array::String(tokens.iter().collect()))),
+        ("tokenizer.ggml.scores".into(), Value::Array(Array::F32(scores))),
+        ("tokenizer.ggml.token_type".into(), Value::Array(Array::I32(types))),
+    ];
+    Ok((tokens, out, space_prefix))
 }
 
 /// Every token up to `rows`, gaps filled with padding, and its type.

@@ -1,0 +1,1 @@
+//! BPE with byte fallback, to GGUF and back.
