@@ -3,12 +3,12 @@
 use qconvert::{Job, Layout, Settings, Source, Target, convert, verify};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use schemes::{FloatType, Scheme};
+use schemes::{FloatType, Overflow, Scheme};
 use std::path::Path;
 use store::Silent;
 
 mod common;
-use common::{SyntheticModel, write_model};
+use common::{SyntheticModel, write_model, write_model_with};
 
 fn check(
     model: &Path,

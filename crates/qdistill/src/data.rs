@@ -166,7 +166,13 @@ mod tests {
 
     #[test]
     fn validation_is_never_trained_on() {
-        let mut corpus = Corpus { train: vec![], validation: vec![], sentences: vec![], newline: vec![7] };
+        let mut corpus = Corpus {
+            train: vec![],
+            validation: vec![],
+            sentences: vec![],
+            documents: TrainedOn::default(),
+            newline: vec![7],
+        };
         let ids: Vec<u32> = (0..1000).collect();
         corpus.split(&ids, 9, 10);
         assert_eq!(corpus.validation.len(), 10);
@@ -183,8 +189,13 @@ mod tests {
 
     #[test]
     fn a_pass_covers_nearly_everything() {
-        let corpus =
-            Corpus { train: vec![(0..1000).collect()], validation: vec![], sentences: vec![], newline: vec![] };
+        let corpus = Corpus {
+            train: vec![(0..1000).collect()],
+            validation: vec![],
+            sentences: vec![],
+            documents: TrainedOn::default(),
+            newline: vec![],
+        };
         let mut sampler = Sampler::new(&corpus, 0.0, 3);
         let mut seen = vec![0; 1000];
         for _ in 0..98 {

@@ -33,9 +33,9 @@ pub mod verdict;
 pub mod windows;
 
 pub use error::{Error, Failed, Result};
+pub use store::Bos;
 pub use text::{Corpus, Encoder};
 pub use transformer::{Packed, Session};
-pub use store::Bos;
 pub use windows::{Protocol, Style, Window, Windows};
 
 /// The program and its version, as it stands in every result.

@@ -7,8 +7,8 @@ use candle_core::Device;
 use runtime::{KvType, Math, Options};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use store::TrainedOn;
 use store::Model;
+use store::TrainedOn;
 
 /// Where and how models compute.
 #[derive(Debug, Clone)]

@@ -111,8 +111,12 @@ impl Encoder {
             encoded.ends.insert(0, 0);
         }
         let windows = protocol.cut(&encoded.ids, bos).map_err(named)?;
-        let token_bytes: Vec<usize> =
-            windows.windows.iter().flat_map(|w| w.text..w.text + w.scored.len()).map(|at| bytes_of(&encoded, at)).collect();
+        let token_bytes: Vec<usize> = windows
+            .windows
+            .iter()
+            .flat_map(|w| w.text..w.text + w.scored.len())
+            .map(|at| bytes_of(&encoded, at))
+            .collect();
         let used = protocol.tokens.unwrap_or(usize::MAX).min(encoded.ids.len());
         let used_bytes = encoded.ends[..used].last().copied().unwrap_or(0);
         Ok(Cut { windows, bytes: token_bytes.iter().sum(), token_bytes, used_bytes })

@@ -1,7 +1,6 @@
 use crate::gguf::{Plan, PlannedTensor, Value};
 use crate::{Model, open, testing::*};
 use schemes::GgmlType;
-use serde_json::json;
 use std::fs;
 use tempfile::TempDir;
 

@@ -2,11 +2,11 @@
 
 use super::label::labels;
 use super::{Entrant, Subject};
-use crate::{Corpus, Result};
 use crate::rows::{Row, TextScores};
 use crate::score::Padding;
 use crate::text::{Cut, difference};
 use crate::verdict::{Margin, Verdict};
+use crate::{Corpus, Result};
 use std::iter::once;
 use store::TrainedOn;
 

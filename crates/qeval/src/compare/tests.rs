@@ -230,5 +230,9 @@ fn a_text_that_a_model_was_trained_on_is_named() {
     let artifacts = ready([Subject { trained_on, ..subject("student", &model, &encoder) }]);
     let found = compare(&reference, &artifacts, &request, &Silent).expect("scores");
     assert_eq!((found.rows[0].trained_on.len(), &found.rows[1].trained_on), (0, &vec!["second".to_string()]));
-    assert!(found.notes.iter().any(|n| n.starts_with("student: contamination: ") && n.contains("second")), "{:?}", found.notes);
+    assert!(
+        found.notes.iter().any(|n| n.starts_with("student: contamination: ") && n.contains("second")),
+        "{:?}",
+        found.notes
+    );
 }

@@ -31,7 +31,7 @@ pub fn run(args: &ActivationsArgs, progress: &dyn Progress) -> Result<String> {
         without: args.without,
         compute: Compute::on(&args.compute.place.device, &args.compute.dtype, Math::Exact, None)?,
     };
-    request.cut.check()?;
+    crate::text::check(&request.cut)?;
     let mut found = activations::look(&args.model, &request, progress)?;
     if let Some(save) = &args.save {
         store::output::write_file(save, &found.calibration.to_bytes()?)?;

@@ -259,11 +259,7 @@ impl<const VNNI: bool> Simd for Avx512<VNNI> {
     }
     #[inline(always)]
     fn dot_pairs(self, a: __m512i, b: __m512i, sum: __m512i) -> __m512i {
-        if VNNI {
-            simd!(_mm512_dpwssd_epi32(sum, a, b))
-        } else {
-            simd!(_mm512_add_epi32(_mm512_madd_epi16(a, b), sum))
-        }
+        if VNNI { simd!(_mm512_dpwssd_epi32(sum, a, b)) } else { simd!(_mm512_add_epi32(_mm512_madd_epi16(a, b), sum)) }
     }
     #[inline(always)]
     fn float_pairs(self, v: __m512i) -> __m512 {

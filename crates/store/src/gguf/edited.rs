@@ -111,12 +111,15 @@ fn is_read(key: &str) -> bool {
     key == TEMPLATE_KEY || name.is_some_and(|name| VOCABULARY.contains(&name) || OTHERS.contains(&name))
 }
 
+/// Scores follow from tokenizer.model where the model had one, and that isn't carried.
+const SCORES: &str = "tokenizer.ggml.scores";
+
 /// The keys whose values are not those that the carried files give; none where these give no keys.
 fn edited(file: &GgufFile, files: &Files) -> Option<BTreeSet<String>> {
     let tokens = file.metadata.get("tokenizer.ggml.tokens").and_then(Value::strings).map(|t| t.len());
-    let derived = vocab::keys(&files.borrow(), tokens?).ok()?;
+    let derived = vocab::keys(&files.borrow(), tokens?, &mut Vec::new()).ok()?;
     let derived: IndexMap<String, Value> = derived.into_iter().collect();
-    let own = file.metadata.iter().filter(|(key, _)| key.starts_with("tokenizer."));
+    let own = file.metadata.iter().filter(|(key, _)| key.starts_with("tokenizer.") && *key != SCORES);
     let mut edited: BTreeSet<String> =
         own.filter(|(key, value)| !same(derived.get(*key), value)).map(|(key, _)| key.clone()).collect();
     edited.extend(derived.into_keys().filter(|key| !file.metadata.contains_key(key)));
@@ -181,6 +184,8 @@ impl Files {
             config: &self.config,
             generation_config: &self.generation_config,
             template: self.template.as_deref(),
+            // No text, so it isn't carried.
+            sentencepiece: None,
         }
     }
 

@@ -255,7 +255,9 @@ pub(super) fn merges(tokens: &[&str], scores: &[f32]) -> Result<(Vec<String>, bo
         let (Some(score), Some(id)) = (by_token.get(whole.as_str()), ids.get(whole.as_str())) else { continue };
         all.push((*score, *id, format!("{left} {right}")));
     }
-    all.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)).then_with(|| a.2.len().cmp(&b.2.len())).then_with(|| a.2.cmp(&b.2)));
+    all.sort_by(|a, b| {
+        b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)).then_with(|| a.2.len().cmp(&b.2.len())).then_with(|| a.2.cmp(&b.2))
+    });
     let shared = all.windows(2).any(|pair| pair[0].0 == pair[1].0 && pair[0].1 != pair[1].1);
     Ok((all.into_iter().map(|(_, _, merge)| merge).collect(), shared))
 }

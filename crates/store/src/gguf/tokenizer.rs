@@ -92,11 +92,12 @@ impl<'a> Vocabulary<'a> {
             (Kind::ByteFallback { space_prefix, unknown: token_id(file, "unk") }, Cow::Owned(merges))
         } else {
             let pre = match get("pre").map(|v| v.str().unwrap_or("?")) {
-                Some(name) => {
-                    Pre::from_name(name).ok_or_else(|| format!("tokenizer.ggml.pre is {name}, which is not known here"))?
-                }
+                Some(name) => Pre::from_name(name)
+                    .ok_or_else(|| format!("tokenizer.ggml.pre is {name}, which is not known here"))?,
                 None => {
-                    notes.push("the file names no pre-tokenizer (tokenizer.ggml.pre); llama.cpp's default is used".into());
+                    notes.push(
+                        "the file names no pre-tokenizer (tokenizer.ggml.pre); llama.cpp's default is used".into(),
+                    );
                     Pre::Default
                 }
             };
