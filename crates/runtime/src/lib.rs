@@ -43,6 +43,11 @@ pub fn instruction_set() -> Result<&'static str> {
     simd::Isa::chosen().map(simd::Isa::name)
 }
 
+/// Returns the name of the instruction set that this process runs products with.
+pub fn active_instruction_set() -> &'static str {
+    simd::Isa::active().name()
+}
+
 /// Returns the names of all instruction sets that this processor has, best first.
 pub fn instruction_sets() -> Vec<&'static str> {
     simd::Isa::available().into_iter().map(simd::Isa::name).collect()

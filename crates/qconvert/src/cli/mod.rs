@@ -23,7 +23,8 @@ pub fn main() -> ExitCode {
         Err(code) => return code,
     };
     let bars = report::progress::Bars::new();
-    match run(&args, &bars) {
+    let done = runtime::instruction_set().map_err(Into::into).and_then(|_| run(&args, &bars));
+    match done {
         Ok(Outcome { text, error }) => match (report::print_result(&text), error) {
             (Ok(()), None) => ExitCode::SUCCESS,
             (Ok(()), Some(e)) => fail(&e),

@@ -78,14 +78,14 @@ pub fn main() -> ExitCode {
         Err(code) => return code,
     };
     let bars = Bars::new();
-    let done = match &cli.command {
+    let done = runtime::instruction_set().map_err(Into::into).and_then(|_| match &cli.command {
         Command::Label(args) => label::run(args, &bars),
         Command::Show(args) => show::run(args),
         Command::Train(args) => train::run(args, &bars),
         Command::Pretrain(args) => pretrain::run(args, &bars),
         Command::Selftest(args) => selftest::run(args),
         Command::PlantOutliers(args) => plant::run(args),
-    };
+    });
     bars.finish();
     match done.and_then(|text| Ok(report::print_result(&text)?)) {
         Ok(()) => ExitCode::SUCCESS,

@@ -10,6 +10,8 @@ use std::time::Instant;
 pub struct Machine {
     /// Threads.
     pub threads: usize,
+    /// The instruction set that products on the CPU ran with: `avx512-vnni`, `avx512`, `avx2` or `plain`.
+    pub instruction_set: &'static str,
     /// Bytes read from memory in a second.
     pub read_bytes_per_s: f64,
     /// Floating-point operations (f32, a fused multiply-add counts as two) in a second.
@@ -41,6 +43,7 @@ impl Machine {
     /// Measures it. Takes about a second, and 256 MiB.
     pub fn measure() -> Self {
         let threads = rayon::current_num_threads();
+        let instruction_set = runtime::active_instruction_set();
         let data = vec![1u64; BYTES / 8];
         let read = best(|| {
             let sum: u64 = data.par_chunks(1 << 17).map(sum).reduce(|| 0, u64::wrapping_add);
@@ -49,7 +52,8 @@ impl Machine {
         });
         let all =
             |work: fn(usize) -> f64| best(|| (0..threads).into_par_iter().with_max_len(1).map(|_| work(ROUNDS)).sum());
-        Machine { threads, read_bytes_per_s: read, f32_flop_per_s: all(fused), int16_op_per_s: all(dots) }
+        let (f32_flop_per_s, int16_op_per_s) = (all(fused), all(dots));
+        Machine { threads, instruction_set, read_bytes_per_s: read, f32_flop_per_s, int16_op_per_s }
     }
 }
 

@@ -321,9 +321,10 @@ fn notes(found: &Bench) -> Vec<String> {
     let m = &found.machine;
     let giga = |v: f64| format::significant(v / 1e9, 3);
     let machine = format!(
-        "This machine, {} threads, in this run: reads {} GB/s; {} GFLOP/s of f32; {} Gop/s of 16-bit dot products. {} \
+        "This machine, {} threads with {}, in this run: reads {} GB/s; {} GFLOP/s of f32; {} Gop/s of 16-bit dot products. {} \
          repeats; {}.",
         m.threads,
+        m.instruction_set,
         giga(m.read_bytes_per_s),
         giga(m.f32_flop_per_s),
         giga(m.int16_op_per_s),

@@ -42,7 +42,7 @@ pub fn main() -> ExitCode {
         Err(code) => return code,
     };
     let progress = Bars::new();
-    let outcome = match &cli.command {
+    let outcome = runtime::instruction_set().map_err(Into::into).and_then(|_| match &cli.command {
         Command::Compare(args) => run::compare(args, &progress),
         Command::Sweep(args) => sweep::sweep(args, &progress),
         Command::Perplexity(args) => run::perplexity(args, &progress),
@@ -52,7 +52,7 @@ pub fn main() -> ExitCode {
         Command::Schedule(args) => schedule::run(args, &progress),
         Command::Logits(args) => logits::logits(args),
         Command::Selftest(args) => selftest::run(args, &progress),
-    };
+    });
     progress.finish();
     match outcome {
         Ok(outcome) => print(&outcome),
@@ -72,7 +72,9 @@ fn print(outcome: &Outcome) -> ExitCode {
 
 fn fail(e: &anyhow::Error) -> ExitCode {
     say(&report::error_line(e.as_ref()));
-    let usage = e.is::<Usage>() || matches!(e.downcast_ref::<Error>(), Some(Error::Protocol(_)));
+    let usage = e.is::<Usage>()
+        || matches!(e.downcast_ref::<Error>(), Some(Error::Protocol(_)))
+        || e.downcast_ref().is_some_and(runtime::Error::is_usage);
     ExitCode::from(if usage { 2 } else { 1 })
 }
 

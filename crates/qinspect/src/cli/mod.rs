@@ -30,14 +30,14 @@ pub fn main() -> ExitCode {
         Err(code) => return code,
     };
     let progress = Bars::new();
-    let outcome = match &cli.command {
+    let outcome = runtime::instruction_set().map_err(Into::into).and_then(|_| match &cli.command {
         Command::Tensors(args) => tensors::run(args),
         Command::Weights(args) => weights::run(args, &progress),
         Command::Activations(args) => activations::run(args, &progress),
         Command::Layers(args) => layers::run(args, &progress),
         Command::Memory(args) => memory::run(args),
         Command::Diff(args) => diff::run(args, &progress),
-    };
+    });
     progress.finish();
     match outcome {
         Ok(text) => print(&text),
@@ -59,7 +59,7 @@ fn fail(e: &anyhow::Error) -> ExitCode {
     let request = match e.downcast_ref::<Error>() {
         Some(Error::Request(_)) => true,
         Some(Error::Score(e)) => protocol(e),
-        _ => e.downcast_ref().is_some_and(protocol),
+        _ => e.downcast_ref().is_some_and(protocol) || e.downcast_ref().is_some_and(runtime::Error::is_usage),
     };
     ExitCode::from(if request || e.is::<Usage>() { 2 } else { 1 })
 }

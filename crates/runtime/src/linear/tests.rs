@@ -127,6 +127,39 @@ fn integers_and_floats_agree_beside_outliers() {
 }
 
 #[test]
+fn large_channels_leave_the_others_whole() {
+    // Channels of the first block that are up to 1e5 times larger, and whose weights are as much smaller: codes of 0.
+    let (rows, cols) = (64, 256);
+    for (tokens, large) in [(1, 1), (3, 8), (3, 40), (40, 8)] {
+        let mut storage = int(rows, cols, Packing::I8, Grouping::Row, 0);
+        let codes = storage.codes.iter().enumerate();
+        let codes: Vec<u8> = codes.map(|(i, code)| if i % cols < large { 0 } else { *code }).collect();
+        storage.codes = Bytes::from(codes);
+        let matrix = Matrix::new(rows, cols, Storage::Int(storage), RowOrder::Natural).expect("fits");
+        for tenth in 0..=20u8 {
+            let factor = 10f32.powf(f32::from(tenth) / 4.0);
+            let mut x = values(tokens * cols, 77);
+            x.iter_mut().enumerate().filter(|(i, _)| i % cols < large).for_each(|(_, x)| *x *= factor);
+            let linear = Linear { matrix: matrix.clone(), bias: None, activation: Activation::Float };
+            let layers = [PackedLinear::new("test", Arc::new(linear), Math::Exact)];
+            for isa in Isa::available() {
+                let mut out = vec![0f32; tokens * rows];
+                Project { layers: &layers, sequences: &[tokens], accumulate: false }.run_on(isa, &x, &mut out);
+                let (mut error, mut size) = (0.0, 0.0);
+                for (x, got) in x.chunks(cols).zip(out.chunks(rows)) {
+                    for (got, want) in got.iter().zip(reference(&matrix, x, &vec![0.0; rows], Activation::Float, x)) {
+                        error += (f64::from(*got) - want).powi(2);
+                        size += want.powi(2);
+                    }
+                }
+                let relative = (error / size).sqrt();
+                assert!(relative < 1.2e-3, "{isa:?}, {large} channels of {factor}: {relative}");
+            }
+        }
+    }
+}
+
+#[test]
 fn what_an_engine_rounded_is_not_rounded_again() {
     let (rows, cols) = (30, 1536);
     let mut x = values(cols, 77);
@@ -143,10 +176,13 @@ fn what_an_engine_rounded_is_not_rounded_again() {
             let layers = [PackedLinear::new("test", Arc::new(linear), math)];
             let mut out = vec![0f32; rows];
             Project { layers: &layers, sequences: &[1], accumulate: false }.run(&x, &mut out);
-            // What is left of a row without the large value shows whether the small ones are whole.
-            let large = matrix.decode_all().chunks(cols).map(|w| (w[5] * rounded[5]).abs()).fold(0f32, f32::max);
-            for (got, want) in out.iter().zip(want) {
-                assert!((f64::from(*got) - want).abs() < 3e-7 * f64::from(large) + 1e-3, "{math:?}: {got} {want}");
+            // Each lane adds up its share of the products, then the lanes are added: at most two roundings each of all
+            // products' magnitude. Codes of 16 bits would be off by several times that.
+            let roundings = 2 * cols.div_ceil(Isa::active().tile().lanes) + 16;
+            for ((got, want), weights) in out.iter().zip(want).zip(matrix.decode_all().chunks(cols)) {
+                let products = weights.iter().zip(&rounded).map(|(w, x)| f64::from(w * x).abs());
+                let bound = roundings as f64 * 2f64.powi(-24) * products.sum::<f64>();
+                assert!((f64::from(*got) - want).abs() <= bound, "{math:?}: {got} {want}");
             }
             seen += 1;
         }
