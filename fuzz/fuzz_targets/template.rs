@@ -16,7 +16,7 @@ fuzz_target!(|source: &[u8]| {
     let mut file = (header.len() as u64).to_le_bytes().to_vec();
     file.extend(header.as_bytes());
     let Ok(model) = store::open(&fuzz::write("template.safetensors", &file)) else { return };
-    let Ok(template) = Template::of(&model) else { return };
+    let Ok(template) = Template::from_model(&model) else { return };
     let messages = [
         Message { role: "system", content: "Be brief." },
         Message { role: "user", content: "Who are you? " },

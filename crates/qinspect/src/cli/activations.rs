@@ -231,11 +231,14 @@ pub fn extreme(found: &Activations) -> Option<&Seen> {
     found.residual.iter().max_by(|a, b| a.max.total_cmp(&b.max))
 }
 
+/// Octaves that are shown one by one, the largest value's first. Under one INT8 scale all that is more than eight below
+/// becomes 0, and values that small are what cancelling sums left: another order of summation moves them.
+const OCTAVES: usize = 12;
+
 /// The octaves of the block with the largest value.
 fn octaves(found: &Activations, form: &Terminal) -> String {
     let Some(seen) = extreme(found) else { return String::new() };
-    // What lies far below is not what makes a scale large.
-    let kept = seen.octaves.len().saturating_sub(20);
+    let kept = seen.octaves.len().saturating_sub(OCTAVES);
     let below: u64 = seen.octaves[..kept].iter().map(|o| o.values).sum::<u64>() + seen.zeros;
     let mut lines: Vec<spark::Line> = Vec::new();
     if below > 0 {
