@@ -25,8 +25,13 @@ fn parts() -> Vec<Part> {
     block.chain([embedding(), f32s("model.norm.weight", &[8], &[1.0; 8])]).collect()
 }
 
+/// A configuration that asks for the biases of [`parts`].
+fn biased() -> serde_json::Value {
+    config_with(serde_json::json!({"attention_bias": true}))
+}
+
 fn unused(more: &[Part]) -> (Vec<String>, Vec<String>) {
-    let dir = folder(&config(), &[&parts()[..], more].concat(), &[]);
+    let dir = folder(&biased(), &[&parts()[..], more].concat(), &[]);
     let model = open(dir.path()).expect("opens");
     let config = model.config().expect("a configuration");
     let names = model.unused(&config).into_iter().map(String::from).collect::<Vec<_>>();
@@ -63,7 +68,7 @@ fn what_a_model_has_no_use_for_is_refused_or_noted() {
         assert!(names.is_empty(), "{names:?}");
         assert!(matches!(&warnings[..], [w] if w.contains(note) && w.contains(name)), "{warnings:?}");
     }
-    let dir = folder(&config(), &[&parts()[..], &[one("a"), one("b")]].concat(), &[]);
+    let dir = folder(&biased(), &[&parts()[..], &[one("a"), one("b")]].concat(), &[]);
     let model = open(dir.path()).expect("opens");
     let error = model.check_unused(&model.config().expect("fine")).expect_err("refused").to_string();
     assert!(error.contains("tensor a: no part of a llama model with 1 blocks uses it nor 1 more"), "{error}");
@@ -130,9 +135,8 @@ fn tensors_of_gguf_that_llama_cpp_refuses() {
     assert_eq!(config.rope_scaling, crate::RopeScaling::Factors(vec![1.0, 2.0]));
     assert!(model.unused(&config).is_empty());
     let (_dir, model) = gguf("qwen2", &freqs);
-    let config = model.config().expect("fine");
-    assert_eq!(config.rope_scaling, crate::RopeScaling::None);
-    assert_eq!(model.unused(&config), ["rope_freqs.weight"]);
+    let error = model.config().expect_err("refused").to_string();
+    assert!(error.contains("rope_freqs.weight: rotary factors of a Qwen2 model are not supported"), "{error}");
 }
 
 #[test]

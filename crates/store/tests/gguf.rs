@@ -263,6 +263,7 @@ fn split(change: impl Fn(usize, &mut Vec<(String, Value)>)) -> tempfile::TempDir
                     ("llama.feed_forward_length", Value::U32(64)),
                     ("llama.context_length", Value::U32(64)),
                     ("llama.block_count", Value::U32(1)),
+                    ("llama.attention.layer_norm_rms_epsilon", Value::F32(1e-5)),
                 ]
                 .map(|(k, v): (&str, Value)| (k.to_string(), v)),
             );

@@ -156,12 +156,12 @@ fn what_is_not_carried_is_rebuilt() {
 fn other_tokenizers_leave_a_note() {
     let keys = [
         ("general.architecture".to_string(), Value::from("gemma")),
-        ("tokenizer.ggml.model".to_string(), "llama".into()),
+        ("tokenizer.ggml.model".to_string(), "rwkv".into()),
     ];
     let plan = Plan::new(Path::new("x"), &keys, &[PlannedTensor::new("blk.0.attn_q.weight", GgmlType::F32, &[0])]);
     let model = read(Path::new("x"), &Bytes::from(plan.expect("fine").header().to_vec())).expect("opens");
     assert!(model.tensors.contains_key("blk.0.attn_q.weight"), "names of unknown families stay");
-    assert!(model.warnings.iter().any(|w| w.contains("tokenizer.ggml.model is llama")), "{:?}", model.warnings);
+    assert!(model.warnings.iter().any(|w| w.contains("tokenizer.ggml.model is rwkv")), "{:?}", model.warnings);
 }
 
 #[test]
