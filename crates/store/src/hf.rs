@@ -34,7 +34,7 @@ pub const FILE_KEY: &str = "qconvert.hf.";
 /// The model's configuration.
 pub const CONFIG_FILE: &str = "config.json";
 
-pub(crate) use folders::ADAPTER;
+pub(crate) use folders::other_format;
 
 /// Extensions of weight files, whoever reads them.
 const WEIGHTS: [&str; 13] =

@@ -231,10 +231,14 @@ fn folders_of_other_kinds_say_what_they_are() {
     assert!(error(&dir.path().join("adapter_model.safetensors")).contains("merge it into its base model"));
     fs::write(dir.path().join("consolidated.safetensors"), &mistral).expect("write");
     assert!(error(&dir.path().join("consolidated.safetensors")).contains("Mistral's own format"));
+    fs::remove_file(dir.path().join("config.json")).expect("remove");
+    let bare = open(&dir.path().join("consolidated.safetensors")).expect("a file of tensors");
+    assert!(bare.config().expect_err("refused").to_string().contains("Mistral's own format"));
 
     let both = folder(&config(), &[embedding()], &[]);
     fs::write(both.path().join("adapter_config.json"), "{}").expect("write");
-    assert!(open(both.path()).is_ok(), "a merged model keeps the file");
+    let merged = open(both.path()).expect("a merged model keeps the file");
+    assert!(merged.warnings[0].contains("adapter_config.json is not used"), "{:?}", merged.warnings);
     fs::write(both.path().join("adapter_model.safetensors"), &adapter).expect("write");
     assert!(error(both.path()).contains("a model and a PEFT adapter"));
 }

@@ -359,10 +359,12 @@ impl Model {
     fn no_config(&self) -> Error {
         match self.warnings.iter().find(|w| w.starts_with(gguf::NO_CONFIGURATION)) {
             Some(reason) => Error::unsupported(&self.path, reason),
-            None if self.tensors.keys().any(|name| name.contains(".lora_A.")) => {
-                Error::unsupported(&self.path, hf::ADAPTER)
-            }
-            None => Error::malformed(&self.path, "has no config.json: give a folder that holds one beside the weights"),
+            None => match hf::other_format(self.tensors.keys()) {
+                Some(what) => Error::unsupported(&self.path, what),
+                None => {
+                    Error::malformed(&self.path, "has no config.json: give a folder that holds one beside the weights")
+                }
+            },
         }
     }
 

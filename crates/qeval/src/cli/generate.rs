@@ -145,6 +145,7 @@ pub fn run(args: &GenerateArgs) -> Result<Outcome> {
 fn write(path: &Path, args: &GenerateArgs, compute: &Compute) -> Result<Option<Written>> {
     let loaded = Loaded::open(path, compute, None)?;
     let name = path.display().to_string();
+    super::say_notes(&name, &loaded.files);
     let defaults = match loaded.files.side_file("generation_config.json") {
         Some(json) => Defaults::parse(&path.join("generation_config.json"), json)?,
         None => Defaults::default(),

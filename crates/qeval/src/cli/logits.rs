@@ -1,7 +1,7 @@
 //! `qeval logits`.
 
 use super::args::LogitsArgs;
-use super::{Outcome, Usage};
+use super::{Outcome, Usage, say_notes};
 use crate::model::LanguageModel;
 use crate::{Bos, Encoder, Packed};
 use anyhow::{Result, bail};
@@ -20,6 +20,7 @@ pub fn logits(args: &LogitsArgs) -> Result<Outcome> {
         None => args.ids.clone(),
     };
     let model = Packed::load(&name, &files, &compute)?;
+    say_notes(&name, &files);
     if tokens.is_empty() {
         bail!(Usage("the prompt has no tokens".into()));
     }

@@ -84,6 +84,13 @@ fn say(line: &str) {
     let _ = writeln!(io::stderr(), "qeval: {}", report::format::printable(line));
 }
 
+/// Notes on a model's files on standard error, for the commands whose results have no place for them.
+fn say_notes(model: &str, files: &store::Model) {
+    for note in &files.warnings {
+        say(&format!("{model}: note: {note}"));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

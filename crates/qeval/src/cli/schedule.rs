@@ -109,8 +109,9 @@ pub fn run(args: &ScheduleArgs, progress: &dyn Progress) -> Result<Outcome> {
         compute()?;
     }
     if let Some(path) = &args.through {
-        let model = Loaded::open(path, &compute()?, None)?.model;
-        found.through = Some(schedule::through(&path.display().to_string(), &model, &trace, &setting, progress)?);
+        let (name, loaded) = (path.display().to_string(), Loaded::open(path, &compute()?, None)?);
+        super::say_notes(&name, &loaded.files);
+        found.through = Some(schedule::through(&name, &loaded.model, &trace, &setting, progress)?);
     }
     output::present(&found, &args.output)
 }

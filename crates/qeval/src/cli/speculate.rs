@@ -78,10 +78,14 @@ pub fn run(args: &SpeculateArgs, progress: &dyn Progress) -> Result<Outcome> {
     Settings { temperature: args.temperature, ..Settings::default() }.sampler()?;
     let compute = args.engine.compute(args.kv.map(KvArg::ty))?;
     let target = Loaded::open(&args.target, &compute, None)?;
+    super::say_notes(&args.target.display().to_string(), &target.files);
     let (mut drafts, mut failed) = (Vec::with_capacity(args.draft.len()), Vec::new());
     for path in &args.draft {
         match open(path, &target, &compute) {
-            Ok(draft) => drafts.push(draft),
+            Ok(draft) => {
+                super::say_notes(&path.display().to_string(), &draft.files);
+                drafts.push(draft);
+            }
             Err(e) => failed.push(Failed::new(path, &e)),
         }
     }

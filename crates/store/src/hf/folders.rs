@@ -10,7 +10,7 @@ use crate::{
 use std::{fs, path::Path};
 
 /// What an adapter is, and the way out.
-pub(crate) const ADAPTER: &str = "is a PEFT (LoRA) adapter, not a model: merge it into its base model first (peft: \
+const ADAPTER: &str = "is a PEFT (LoRA) adapter, not a model: merge it into its base model first (peft: \
     PeftModel.from_pretrained(base, adapter).merge_and_unload().save_pretrained(folder)) and give that folder";
 
 /// What Mistral's own format is, and the way out.
@@ -46,6 +46,9 @@ pub(super) fn weights(dir: &Path, warnings: &mut Vec<String>) -> Result<Weights>
             "holds a model and a PEFT adapter, which transformers would apply to it: merge the adapter \
              (merge_and_unload), or move adapter_config.json elsewhere",
         ));
+    }
+    if has("adapter_config.json") && !adapter && has(CONFIG_FILE) {
+        warnings.push("adapter_config.json is not used: no adapter's weights are beside it".into());
     }
     if is_file(&single) {
         if is_file(&index) {
@@ -88,13 +91,15 @@ fn variants(names: &[String]) -> Vec<(&str, &str)> {
 ///
 /// # Errors
 /// Says what it is.
-pub(super) fn refuse_other_formats<'a>(weights: &Weights, mut names: impl Iterator<Item = &'a String>) -> Result<()> {
+pub(super) fn refuse_other_formats<'a>(weights: &Weights, names: impl Iterator<Item = &'a String>) -> Result<()> {
     let (Weights::File(path) | Weights::Index(path)) = weights;
-    match names.find(|name| name.contains(".lora_A.") || *name == "tok_embeddings.weight") {
-        Some(name) if name.contains(".lora_A.") => Err(Error::unsupported(path, ADAPTER)),
-        Some(_) => Err(Error::unsupported(path, MISTRAL)),
-        None => Ok(()),
-    }
+    other_format(names).map_or(Ok(()), |what| Err(Error::unsupported(path, what)))
+}
+
+/// What weights with these names are, if they are of a format that is not read, and the way out.
+pub(crate) fn other_format<'a>(mut names: impl Iterator<Item = &'a String>) -> Option<&'static str> {
+    let name = names.find(|name| name.contains(".lora_A.") || *name == "tok_embeddings.weight")?;
+    Some(if name.contains(".lora_A.") { ADAPTER } else { MISTRAL })
 }
 
 /// Why a folder has no safetensors weights that can be read, and the way out.

@@ -141,6 +141,15 @@ fn stored_zero_points_wrap_within_the_bits_of_a_code() {
 }
 
 #[test]
+fn a_method_whose_layout_no_tensor_has_is_refused() {
+    for method in ["gptq", "awq", "bitsandbytes"] {
+        let config = config_with(json!({"quantization_config": {"quant_method": method, "bits": 4}}));
+        let error = linear(&config, &[f32s(&named(".weight"), &[1, 2], &[1.0; 2])]).expect_err("refused");
+        assert!(error.contains(&format!("says {method}, and no tensor has its layout")), "{error}");
+    }
+}
+
+#[test]
 fn rules_of_gptq_for_single_modules() {
     // The first rule that matches at the start of the name holds.
     let rules = json!({"+:.*gate_proj": {"bits": 8}, "+:model\\.layers\\.0\\.": {"bits": 8}, ".*": {"bits": 4}});

@@ -23,7 +23,7 @@ pub(crate) use declared::{declared_schemes, layers};
 use description::{Codes, Form, Scaling};
 pub use description::{Description, Layout};
 
-use crate::{Bytes, DType, Error, Linear, Model, Result, Tensor, json::shown};
+use crate::{Bytes, Container, DType, Error, Linear, Model, Result, Tensor, json::shown};
 use schemes::{Activation, FloatType, Matrix, RowOrder, ScaleArray, ScaleUse, Storage};
 use serde_json::{Map, Value};
 
@@ -370,6 +370,16 @@ fn quantization(model: &Model) -> Option<&Map<String, Value>> {
         .as_object()
 }
 
+/// Whether some tensor has the name that a quantization method's layout gives it. Other methods have no such name.
+fn has_layout(model: &Model, method: &str) -> bool {
+    let marks: &[&str] = match method {
+        "gptq" | "awq" => &[".qweight"],
+        "bitsandbytes" => &[".SCB", ".quant_state.bitsandbytes__"],
+        _ => return true,
+    };
+    model.tensors.keys().any(|name| marks.iter().any(|mark| name.contains(mark)))
+}
+
 /// Refuses quantization methods that aren't understood, by name, and reports what is left out.
 pub(crate) fn check_method(model: &Model) -> Result<()> {
     let Some(config) = quantization(model) else { return Ok(()) };
@@ -386,6 +396,16 @@ pub(crate) fn check_method(model: &Model) -> Result<()> {
             format!(
                 "quantization method '{}' is not supported; compressed-tensors, bitsandbytes, gptq, awq and fp8 are",
                 shown(other)
+            ),
+        )),
+    }?;
+    match method.filter(|method| model.container != Container::Gguf && !has_layout(model, method)) {
+        None => Ok(()),
+        Some(method) => Err(Error::unsupported(
+            &model.path,
+            format!(
+                "quantization_config of config.json says {method}, and no tensor has its layout: transformers loads no \
+                 such model; remove quantization_config if the weights are plain floats"
             ),
         )),
     }
