@@ -314,6 +314,10 @@ impl<'a> Source<'a> {
         let name = gguf::hf_to_gguf_name(&weight.name).ok_or_else(|| {
             store::Error::tensor(&self.model.path, &weight.name, "has no name in GGUF; use --to safetensors")
         })?;
+        if weight.name.strip_suffix(".bias").is_some_and(|module| !gguf::reads_bias(config.family, module)) {
+            let what = "llama.cpp reads no such bias of this family and refuses the file; use --to safetensors";
+            return Err(store::Error::tensor(&self.model.path, &weight.name, what).into());
+        }
         let rows = weight.shape.first().copied().unwrap_or_default();
         let rotary = config.family == store::Family::Llama
             && [".q_proj.", ".k_proj."].iter().any(|p| weight.name.contains(p))

@@ -204,7 +204,7 @@ impl Model {
         let path = self.config_path();
         let json = self.config_json.as_ref().ok_or_else(|| self.no_config())?;
         let mut config = config::parse(&path, json)?;
-        self.unasked_biases(json)?;
+        self.unasked_biases(json, config.family)?;
         let embedding = self.shape(EMBEDDING)?;
         if let (None, Some(other)) = (embedding, self.tensors.keys().find(|n| n.ends_with(".embed_tokens.weight"))) {
             let what = format!(
@@ -368,26 +368,32 @@ impl Model {
         }
     }
 
-    /// Refuses biases that transformers would leave out, since config.json doesn't ask for them. Biases of zeros,
-    /// which quantizers write, change nothing.
-    fn unasked_biases(&self, json: &serde_json::Value) -> Result<()> {
-        if self.container == Container::Gguf {
-            return Ok(());
-        }
-        let qkv = |module: &str| ["q_proj", "k_proj", "v_proj"].iter().any(|p| module.ends_with(p));
-        for name in self.tensors.keys().filter(|name| name.starts_with("model.layers.")) {
-            let Some(module) = name.strip_suffix("_proj.bias").map(|_| name.trim_end_matches(".bias")) else {
+    /// Refuses biases that config.json doesn't ask for, which transformers would leave out, and in GGUF those that
+    /// llama.cpp doesn't read. Biases of zeros, which quantizers write, change nothing.
+    fn unasked_biases(&self, json: &serde_json::Value, family: Family) -> Result<()> {
+        let outside = [EMBEDDING, "lm_head"];
+        for name in self.tensors.keys() {
+            let Some(module) = name.strip_suffix(".bias") else { continue };
+            let linear = module.starts_with("model.layers.") && module.ends_with("_proj");
+            if !linear && !outside.contains(&module) {
                 continue;
-            };
+            }
             let switch = if module.contains(".mlp.") { "mlp_bias" } else { "attention_bias" };
-            let asked = match (json["model_type"].as_str(), switch) {
-                (Some("qwen2"), "attention_bias") => qkv(module),
-                (Some("llama"), _) | (Some("qwen3"), "attention_bias") => json[switch] == true,
+            let qkv = ["q_proj", "k_proj", "v_proj"].iter().any(|p| module.ends_with(p));
+            let asked = match (self.container, json["model_type"].as_str(), switch) {
+                (Container::Gguf, ..) => gguf::reads_bias(family, module),
+                _ if !linear => false,
+                (_, Some("qwen2"), "attention_bias") => qkv,
+                (_, Some("llama"), _) | (_, Some("qwen3"), "attention_bias") => json[switch] == true,
                 _ => false,
             };
             if !asked && self.dense(name)?.is_some_and(|bias| bias.iter().any(|b| *b != 0.0)) {
-                let what = format!("{switch} of config.json does not ask for it: transformers would leave it out");
-                return Err(Error::tensor(&self.path, name, what));
+                let what = match self.container {
+                    Container::Gguf => "llama.cpp reads no such bias of this architecture and refuses the file".into(),
+                    _ if !linear => "transformers has no such bias and would leave it out".into(),
+                    _ => format!("{switch} of config.json does not ask for it: transformers would leave it out"),
+                };
+                return Err(Error::tensor(&self.path, &self.tensors[name].stored_name, what));
             }
         }
         Ok(())

@@ -167,3 +167,43 @@ fn the_second_scale_of_nvfp4_is_applied() {
     let layer = model.linear("model.layers.0.self_attn.q_proj").expect("a layer");
     assert_eq!(layer.matrix.decode_all(), [1.0; 64]);
 }
+
+#[test]
+fn biases_that_no_loader_reads_are_refused() {
+    let bias = |value: f32| value.to_le_bytes().repeat(8);
+    let refused = |arch: &str, name: &str| {
+        let (_dir, model) = gguf(arch, &[(name, GgmlType::F32, &[8], bias(0.5))]);
+        model.config().err().map(|e| e.to_string())
+    };
+    for (arch, name, reads) in [
+        ("llama", "blk.0.attn_output.bias", true),
+        ("llama", "blk.0.ffn_down.bias", true),
+        ("llama", "output.bias", false),
+        ("llama", "token_embd.bias", false),
+        ("qwen2", "blk.0.attn_output.bias", false),
+        ("qwen2", "blk.0.ffn_down.bias", false),
+        ("qwen3", "blk.0.attn_output.bias", false),
+        ("qwen3", "blk.0.attn_k.bias", true),
+    ] {
+        let error = refused(arch, name);
+        assert_eq!(error.is_none(), reads, "{arch} {name}: {error:?}");
+        assert!(error.is_none_or(|e| e.contains(name) && e.contains("llama.cpp reads no such bias")));
+    }
+    // Zeros change nothing.
+    let (_dir, model) = gguf("qwen2", &[("blk.0.attn_output.bias", GgmlType::F32, &[8], bias(0.0))]);
+    assert!(model.config().is_ok());
+
+    let head = [f32s("lm_head.weight", &[4, 8], &[1.0; 32]), f32s("lm_head.bias", &[4], &[1.0; 4])];
+    let dir = folder(&biased(), &[&parts()[..], &head].concat(), &[]);
+    let error = open(dir.path()).expect("opens").config().expect_err("refused").to_string();
+    assert!(error.contains("lm_head.bias: transformers has no such bias"), "{error}");
+}
+
+#[test]
+fn scales_outside_of_blocks_are_refused() {
+    for name in ["token_embd.scale", "output_norm.scale"] {
+        let (_dir, model) = gguf("llama", &[(name, GgmlType::F32, &[1], one())]);
+        let config = model.config();
+        assert!(config.is_err() || !model.unused(&config.expect("fine")).is_empty(), "{name}");
+    }
+}

@@ -198,6 +198,12 @@ fn check(keys: &Keys<'_>) -> Result<(), String> {
             ));
         }
     }
+    if keys.own("nextn_predict_layers").and_then(Value::integer).is_some_and(|n| n > 0) {
+        return Err(format!(
+            "{arch}.nextn_predict_layers: blocks that predict further tokens are not supported; llama.cpp refuses them \
+             for {arch}, too"
+        ));
+    }
     if keys.own("rope.scaling.type").is_some_and(|v| v.str().is_none()) {
         return Err(format!("the key {arch}.rope.scaling.type is not a string"));
     }

@@ -101,6 +101,12 @@ impl Hyper<'_, '_> {
 
     fn sizes(&mut self) -> Result<()> {
         let c = self.config;
+        if self.arch == "qwen3" && self.source.config["attention_bias"] == true {
+            return Err(self.fail(
+                "attention_bias of qwen3 asks for a bias of o_proj, which llama.cpp does not read: it cannot be written \
+                 to GGUF",
+            ));
+        }
         self.size("context_length", c.max_position)?;
         self.size("embedding_length", c.hidden_size)?;
         self.size("block_count", c.layers)?;

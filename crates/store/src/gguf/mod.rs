@@ -25,7 +25,7 @@ mod write;
 pub use export::{ExtraTensor, HfMetadata, HfSource, metadata_from_hf};
 pub(crate) use model::NO_CONFIGURATION;
 pub use model::{GgufModel, read};
-pub use names::{ARCHITECTURES, gguf_to_hf_name, hf_to_gguf_name};
+pub use names::{ARCHITECTURES, gguf_to_hf_name, hf_to_gguf_name, reads_bias};
 pub use parse::{DEFAULT_ALIGNMENT, GgufFile, TensorInfo, parse};
 pub(crate) use split::only_model;
 pub use split::{KEYS as SPLIT_KEYS, part_name};

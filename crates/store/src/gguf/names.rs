@@ -1,5 +1,7 @@
 //! Names of tensors: Hugging Face's and GGUF's, for the families that both know.
 
+use crate::Family;
+
 /// Names outside the blocks: GGUF's and Hugging Face's.
 const GLOBAL: [(&str, &str); 3] =
     [("token_embd", "model.embed_tokens"), ("output_norm", "model.norm"), ("output", "lm_head")];
@@ -54,6 +56,16 @@ pub fn hf_to_gguf_name(name: &str) -> Option<String> {
         let suffix = rest.strip_prefix(hf)?.strip_prefix('.')?;
         is_parameter(suffix).then(|| format!("{prefix}{gguf}.{suffix}"))
     })
+}
+
+/// Whether llama.cpp reads a bias of `module`, by its Hugging Face name. A file with any other bias is refused there.
+pub fn reads_bias(family: Family, module: &str) -> bool {
+    match module.rsplit('.').next() {
+        Some("q_proj" | "k_proj" | "v_proj") => true,
+        Some("o_proj" | "gate_proj" | "up_proj" | "down_proj") => family == Family::Llama,
+        Some("lm_head") => family == Family::Qwen2,
+        _ => false,
+    }
 }
 
 /// The part of a block that a GGUF name names, such as `attn_q`.

@@ -40,7 +40,9 @@ pub(super) fn check_known(site: Site<'_>) -> Result<()> {
 /// The factors beside those of the form itself.
 pub(super) fn scaling(site: Site<'_>, cols: usize, activation: Activation) -> Result<(Scaling, Vec<&'static str>)> {
     let (mut scaling, mut used) = (Scaling::default(), Vec::new());
+    // llama.cpp reads it of linear layers in blocks only.
     if site.model().container == Container::Gguf
+        && site.module.starts_with("model.layers.")
         && let Some(tensor) = site.tensor(GGUF_SCALE)
     {
         match super::dense(tensor)?[..] {
