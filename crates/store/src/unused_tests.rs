@@ -49,7 +49,7 @@ fn what_a_model_has_no_use_for_is_refused_or_noted() {
         "model.layers.0.self_attn.q_norm.weight",
         "model.layers.0.mlp.gate.weight",
         "model.layers.0.mlp.experts.0.gate_proj.weight",
-        "model.layers.0.self_attn.q_proj.lora_A.weight",
+        "model.layers.0.self_attn.q_proj.adapter.weight",
         "model.layers.1.input_layernorm.weight",
         "model.norm.bias",
         "score.weight",
