@@ -92,6 +92,28 @@ fn a_text_is_streamed_whole() {
 }
 
 #[test]
+fn keys_without_effect_are_noted_on_standard_error() {
+    let dir = tempfile::tempdir().expect("temp dir");
+    let model = common::model(dir.path());
+    let config = std::fs::read_to_string(model.join("config.json")).expect("read");
+    let capped = config.replacen('{', "{\"final_logit_softcapping\": 30.0, ", 1);
+    common::text_file(&model, "config.json", &capped);
+    let logits = dir.path().join("logits.safetensors");
+    for args in [
+        &["generate", text(&model), "--prompt", "x", "--max-tokens", "1"][..],
+        &["logits", text(&model), "--ids", "1,2", "-o", text(&logits)],
+    ] {
+        let out = qeval(args);
+        let said = String::from_utf8_lossy(&out.stderr);
+        assert!(out.status.success(), "{said}");
+        assert!(
+            said.contains("note: config.json: final_logit_softcapping of model_type llama has no effect"),
+            "{said}"
+        );
+    }
+}
+
+#[test]
 fn several_models_write_one_after_the_other() {
     let dir = TempDir::new().expect("a folder");
     let (a, b) = (model(dir.path()), model_of(dir.path(), "other", Shape { inner: 128, ..Shape::default() }));
