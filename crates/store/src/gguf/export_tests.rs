@@ -165,6 +165,16 @@ fn other_tokenizers_leave_a_note() {
 }
 
 #[test]
+fn biases_that_llama_cpp_does_not_read_are_refused() {
+    let mut config = config();
+    config["attention_bias"] = true.into();
+    config["model_type"] = "qwen3".into();
+    assert!(error(&config, &[], 8).contains("bias of o_proj"));
+    config["model_type"] = "llama".into();
+    assert!(export(&config, &[], 8).is_ok());
+}
+
+#[test]
 fn rope_scaling_is_carried_or_refused() {
     let with = |scaling: Json| {
         let mut config = config();
