@@ -108,7 +108,7 @@ fn is_needless(name: &str, tensor: &Tensor) -> bool {
 }
 
 /// Whether a tensor is a scale of keys, values or attention that engines with an 8-bit cache have.
-fn is_cache_scale(name: &str) -> bool {
+pub(crate) fn is_cache_scale(name: &str) -> bool {
     let scale = |part: &str| matches!(part, "k_scale" | "v_scale" | "q_scale" | "prob_scale");
     name.rsplit_once('.').is_some_and(|(module, last)| module.ends_with("attn") && scale(last))
 }

@@ -23,7 +23,7 @@ pub(crate) use declared::{declared_schemes, layers};
 use description::{Codes, Form, Scaling};
 pub use description::{Description, Layout};
 
-use crate::{Bytes, Container, DType, Error, Linear, Model, Result, Tensor, json::shown};
+use crate::{Bytes, Container, DType, Error, Linear, Model, Result, Tensor, json::shown, unused::is_cache_scale};
 use schemes::{Activation, FloatType, Matrix, RowOrder, ScaleArray, ScaleUse, Storage};
 use serde_json::{Map, Value};
 
@@ -423,7 +423,8 @@ pub(crate) fn notes(model: &Model) -> Vec<String> {
         notes.push("its engine rounds activations to 8-bit floats; here they are not rounded".into());
     } else if inputs.iter().all(|input| input.is_null()) {
         // Static scales of integers are used.
-        let scale = model.tensors.iter().find(|(name, _)| companions::is_of_activations(name));
+        let rounds = |name: &str| companions::is_of_activations(name) && !is_cache_scale(name);
+        let scale = model.tensors.iter().find(|(name, _)| rounds(name));
         notes.extend(scale.map(|(_, tensor)| {
             let name = shown(&tensor.stored_name);
             format!("its engine rounds activations ({name} is a scale for that); here they are not rounded")
