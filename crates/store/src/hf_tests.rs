@@ -188,7 +188,8 @@ fn folders_of_other_kinds_say_what_they_are() {
     let part = |name: &str| safetensors_bytes(&[f32s(name, &[1], &[1.0])], &[]);
     let adapter = part("base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight");
     let mistral = part("tok_embeddings.weight");
-    let cases: [(&[(&str, &[u8])], &str); 13] = [
+    type Files<'a> = &'a [(&'a str, &'a [u8])];
+    let cases: [(Files<'_>, &str); 13] = [
         (
             &[
                 ("adapter_config.json", b"{\"base_model_name_or_path\": \"org/base\"}"),

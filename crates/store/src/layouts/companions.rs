@@ -89,7 +89,8 @@ fn reason(suffix: &str, layout: Layout, codes: Codes) -> Option<String> {
     let quantized = !matches!(codes, Codes::Float(_)) || layout != Layout::Plain;
     // A scale beside floats means that they are no plain floats.
     let last = suffix.rsplit('.').next().unwrap_or_default();
-    if !quantized && !(suffix.matches('.').count() == 1 && last.contains("scale")) {
+    let scales = suffix.matches('.').count() == 1 && last.contains("scale");
+    if !(quantized || scales) {
         return None;
     }
     let known = REFUSED.iter().find(|(name, _)| *name == suffix).map(|(_, why)| why.to_string());
