@@ -60,7 +60,9 @@ pub fn float_config_json(source: &Source<'_>, plan: &Plan) -> Option<Value> {
     let object = config.as_object_mut()?;
     object.remove("quantization_config");
     object.remove("compression_config");
-    if let Some(rows) = source.vocab_rows().filter(|_| object.contains_key("vocab_size")) {
+    // Of families that aren't known here the embedding may have rows beyond the vocabulary on purpose.
+    let known = source.config.is_some();
+    if let Some(rows) = source.vocab_rows().filter(|_| known && object.contains_key("vocab_size")) {
         object.insert("vocab_size".into(), rows.into());
     }
     let tied = object.get("tie_word_embeddings").and_then(Value::as_bool);

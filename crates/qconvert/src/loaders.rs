@@ -76,7 +76,7 @@ const MERGES_EXPERTS: [&str; 52] = [
 
 /// Families of which transformers merges weights that stay float here, and drops these beside
 /// compressed-tensors weights.
-const MERGES_FLOATS: [&str; 12] = [
+const MERGES_FLOATS: [&str; 15] = [
     "bailing_hybrid",
     "ernie4_5_vl_moe",
     "glm5_next",
@@ -85,22 +85,34 @@ const MERGES_FLOATS: [&str; 12] = [
     "inkling2_loop",
     "inkling2_loop_text",
     "inkling2_text",
+    "kimi_k25",
     "kimi_linear",
+    "lara_mini",
     "olmo_hybrid",
     "qianfan_ocr",
     "qwen4_exp_text",
+    "unlimited_ocr",
 ];
 
-/// Families whose projections transformers splits, merges or reorders while it loads them.
-const REWRITES_PROJECTIONS: [&str; 8] = [
+/// Families whose projections transformers splits, merges, reorders or moves to another stack while it loads them.
+const REWRITES_PROJECTIONS: [&str; 17] = [
+    "cosmos3_omni",
+    "gradium_phonon_tts",
+    "gte",
     "hrm_text",
     "inkling_mm_model",
+    "jina_embeddings_v3",
     "minimax_m3_vl",
     "mistral_large4",
     "mistral_large4_text",
+    "molmo2",
+    "molmo2_text",
     "nemo_speechlm",
+    "nomic_bert",
     "sarvam_moe",
     "step3p7",
+    "tipsv2",
+    "tipsv2_text_model",
 ];
 
 /// Families whose projections are a class of their own, which reads `weight` itself.
@@ -137,12 +149,16 @@ const KEPT_F32: [(&[&str], &str); 1] = [(&["mt5", "pop2piano", "t5", "udop", "um
 const INITIALIZES: [(&str, &str); 2] = [("gpt_bigcode", "c_proj"), ("nanochat", "o_proj")];
 
 /// Projections of blocks that transformers renames: family, name in the checkpoint, name in the model.
-const RENAMED: [(&str, &str, &str); 6] = [
+const RENAMED: [(&str, &str, &str); 10] = [
+    ("axk2", "W_down", "fc1"),
+    ("axk2", "W_up", "fc2"),
     ("dory", "g_proj", "gate_proj"),
     ("exaone", "c_fc_0", "gate_proj"),
     ("exaone", "c_fc_1", "up_proj"),
     ("exaone", "c_proj", "down_proj"),
     ("exaone", "out_proj", "o_proj"),
+    ("hy_v4", "linear_gate", "gate_proj"),
+    ("hy_v4_vl_text", "linear_gate", "gate_proj"),
     ("lfm3", "gate_proj", "g_proj"),
 ];
 
@@ -227,7 +243,7 @@ pub fn check(source: &Source<'_>, plan: &Plan) -> Result<()> {
     }
     if let Some(family) = family(source, &REWRITES_PROJECTIONS) {
         return refuse(format!(
-            "transformers splits or merges projections of {family} while it loads them, and can't when they are quantized"
+            "transformers splits, merges or moves projections of {family} while it loads them, and can't when they are quantized"
         ));
     }
     if family(source, &["llama4", "llama4_text"]).is_some()
@@ -293,7 +309,8 @@ pub fn kept(source: &Source<'_>, plan: &Plan) -> Kept {
     };
     let quantized: Vec<String> = of(true).flat_map(Weight::modules).map(|m| renamed(source, m)).collect();
     let quantized: Vec<&str> = quantized.iter().map(String::as_str).collect();
-    let linears: Vec<&Weight> = of(false).filter(|w| w.role != Role::Embedding && !w.name.contains("norm")).collect();
+    // A module that can't be told from a table of embeddings counts: naming what is no Linear does no harm.
+    let linears: Vec<&Weight> = of(false).filter(|w| !roles::is_known_table(w.module())).collect();
     let mut out = Kept::default();
     let mut kinds = HashSet::new();
     for weight in &linears {
@@ -307,6 +324,10 @@ pub fn kept(source: &Source<'_>, plan: &Plan) -> Kept {
         let wide = match weight.role {
             Role::Tower => tower_pattern(module),
             Role::Mixer => mixer_pattern(module),
+            // transformers may put a model within another, as it does with `encoder` of a speech model.
+            Role::Other | Role::Embedding if roles::block(module).is_none() => {
+                Some(suffix_pattern(&module.split('.').collect::<Vec<_>>()))
+            }
             _ => None,
         };
         let wide = wide.filter(|p| !hits(p, &quantized));
@@ -390,10 +411,11 @@ fn tower_pattern(module: &str) -> Option<String> {
     Some(format!(r"(.*\.)?{}(\..*)?", regex::escape(root)))
 }
 
-/// All of the mixer that a block's module belongs to.
+/// All of the mixer that a block's module belongs to: from the component that names one, else from the block's child.
 fn mixer_pattern(module: &str) -> Option<String> {
-    let mixer = roles::block(module)?.1.split('.').next()?;
-    Some(format!(r"(.*\.)?{}\..*", regex::escape(mixer)))
+    let tail = roles::block(module)?.1;
+    let mixer = tail.split('.').find(|c| roles::is_mixer_component(c)).or(tail.split('.').next())?;
+    Some(format!(r"(.*\.)?{}(\..*)?", regex::escape(mixer)))
 }
 
 impl Kept {

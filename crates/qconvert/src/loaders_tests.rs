@@ -155,6 +155,9 @@ fn what_transformers_can_not_load_is_refused_or_stays_float() {
         ("hrm_text", "int8-row"),
         ("t5", "int8-row"),
         ("olmo_hybrid", "int8-row"),
+        ("gte", "int8-row"),
+        ("nomic_bert", "nf4"),
+        ("molmo2", "w8a8-token"),
     ] {
         let e = refusal(&json!({"model_type": family}), &up, scheme, &[]);
         assert!(e.contains(family) && e.contains("--layout packed") && !e.contains('\n'), "{e}");
@@ -193,5 +196,68 @@ fn groups_target_experts_and_renamed_modules_by_pattern() {
         let expert = target("model.layers.0.mlp.experts.0.up_proj", source);
         assert_eq!(expert, r"re:(.*\.)?experts\.\d+\.up_proj$");
         assert_eq!(target("model.layers.0.self_attn.q_proj", source), "model.layers.0.self_attn.q_proj");
+    });
+}
+
+#[test]
+fn linears_are_ignored_where_transformers_moves_or_renames_them() {
+    let up: (&str, &[usize]) = ("model.layers.0.mlp.up_proj.weight", &[64, 64]);
+    let cases = [
+        // Linears that make embeddings, within blocks and outside.
+        (
+            "prophetnet",
+            "decoder.layers.0.self_attn.relative_pos_embeddings",
+            "decoder.layers.0.self_attn.relative_pos_embeddings",
+        ),
+        ("mobilebert", "embeddings.embedding_transformation", "mobilebert.embeddings.embedding_transformation"),
+        // A model within another.
+        ("granite_speech", "encoder.input_linear", "model.encoder.input_linear"),
+        // A mixer within attention, whose Linears get other names.
+        ("deepseek_v4", "layers.0.attn.compressor.wkv", "layers.0.self_attn.compressor.kv_proj"),
+        ("deepseek_v4", "layers.0.attn.indexer.wq_b", "layers.0.self_attn.indexer.q_b_proj"),
+        // Linears of a norm.
+        ("axk2", "model.layers.0.input_layernorm.W_down", "model.layers.0.input_layernorm.mlp.fc1"),
+        ("hy_v4", "model.layers.0.mlp.linear_gate", "model.layers.0.mlp.gate_proj"),
+    ];
+    for (family, stored, loaded) in cases {
+        let weight = format!("{stored}.weight");
+        let config = json!({"model_type": family});
+        planned((&config, &[up, (&weight, &[32, 64])]), ("int8-row", &[]), |source, plan| {
+            let plan = plan.expect("plans");
+            assert_eq!(plan.weights.iter().filter(|w| w.scheme.is_some()).count(), 1, "{family}");
+            let ignore = kept(source, &plan).ignore();
+            assert!(is_ignored(&ignore, stored) && is_ignored(&ignore, loaded), "{family} {loaded}: {ignore:?}");
+            assert!(!is_ignored(&ignore, "model.layers.0.mlp.up_proj"), "{ignore:?}");
+        });
+    }
+}
+
+#[test]
+fn weights_beside_unknown_tensors_are_not_quantized() {
+    let tensors: [(&str, &[usize]); 3] = [
+        ("encoder.layer.0.output.dense.weight", &[64, 64]),
+        ("encoder.layer.0.output.dense.bias", &[64]),
+        ("encoder.layer.0.output.dense.bias_integer", &[64]),
+    ];
+    planned((&json!({"model_type": "ibert"}), &tensors), ("int8-row", &[]), |_, plan| {
+        let misfits = plan.expect("plans").misfits;
+        assert!(misfits.len() == 1 && misfits[0].why.contains("dense.bias_integer"), "{misfits:?}");
+    });
+    planned((&json!({"model_type": "ibert"}), &tensors), ("f16", &[]), |_, plan| {
+        assert!(plan.expect("plans").misfits.is_empty());
+    });
+}
+
+#[test]
+fn an_unknown_family_keeps_the_size_of_its_vocabulary() {
+    let tensors: [(&str, &[usize]); 3] = [
+        ("model.embed_tokens.weight", &[17, 64]),
+        ("model.layers.0.mlp.up_proj.weight", &[64, 64]),
+        ("lm_head.weight", &[16, 64]),
+    ];
+    let config = json!({"model_type": "moshi", "vocab_size": 16});
+    planned((&config, &tensors), ("int8-row", &[]), |source, plan| {
+        let written = crate::config::config_json(source, &plan.expect("plans")).expect("a configuration");
+        assert_eq!(written["vocab_size"], 16);
     });
 }

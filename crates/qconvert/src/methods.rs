@@ -1,12 +1,12 @@
 //! What a container and its readers take as a whole, beyond what each weight's layout holds.
 
-use crate::error::{Error, Result};
-use crate::layout::Layout;
+use crate::error::{Error, Misfit, Result};
+use crate::layout::{Laid, Layout};
 use crate::plan::{Plan, Settings, Source, Target};
 use crate::roles::Role;
 use crate::source::Weight;
 use schemes::Scheme;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 /// Refuses a layout that has no place in the container.
 ///
@@ -37,6 +37,32 @@ pub fn no_linear_module(source: &Source<'_>, weight: &Weight, layout: Layout) ->
         return None;
     };
     Some((why, "leave it out, or use --layout packed or --to gguf".into()))
+}
+
+/// Tensors under the names of modules, by module; weights and biases are not among them.
+pub fn companions(weights: &[Weight]) -> HashMap<&str, &str> {
+    let mut out = HashMap::new();
+    for name in weights.iter().map(|w| w.name.as_str()) {
+        for (at, _) in name.match_indices('.').filter(|(at, _)| !matches!(&name[*at..], ".weight" | ".bias")) {
+            out.entry(&name[..at]).or_insert(name);
+        }
+    }
+    out
+}
+
+/// Refuses to quantize a weight beside which readers would find a tensor that they don't know: they can't tell
+/// whether it changes the weights.
+pub fn check_companions(weight: &Weight, beside: &HashMap<&str, &str>, laid: Laid) -> Result<Laid, Misfit> {
+    let quantized = !matches!(laid.layout, Layout::Plain | Layout::Ggml);
+    match beside.get(weight.module()).filter(|_| quantized) {
+        Some(name) => Err(Misfit {
+            weight: weight.name.clone(),
+            shape: weight.shape.clone(),
+            why: format!("{name} stands beside it, which readers of quantized weights don't know"),
+            instead: "leave it out (--exclude), or use --scheme f16".into(),
+        }),
+        None => Ok(laid),
+    }
 }
 
 /// Refuses a directory whose weights need two quantization methods: its config.json can name

@@ -164,10 +164,12 @@ impl<'a> Source<'a> {
             // Says why there is none.
             (Target::Gguf, None) => return Err(no_config(self.model)),
         };
+        let beside = methods::companions(&self.weights);
         for (index, weight) in self.weights.iter().enumerate() {
             let (name, order) = self.place(weight, config)?;
             let chosen = self.scheme_for(weight, scheme, settings);
-            match self.lay(weight, &name, order, chosen, settings, wide) {
+            let laid = self.lay(weight, &name, order, chosen, settings, wide);
+            match laid.and_then(|laid| methods::check_companions(weight, &beside, laid)) {
                 Ok(laid) => {
                     let scheme = chosen.filter(|s| !matches!(s, Scheme::Float(_)));
                     plan.weights.push(PlannedWeight { index, scheme, name, order, laid });

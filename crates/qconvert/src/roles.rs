@@ -362,7 +362,7 @@ impl<'a> Roles<'a> {
 
     fn is_mixer(&self, parent: &str, tail: &[&str]) -> bool {
         let state = |path: &str| self.children.get(path).is_some_and(|c| STATE.iter().any(|s| c.contains(s)));
-        tail.iter().any(|c| MIXERS.contains(c) || c.starts_with("ssm_")) || state(parent)
+        tail.iter().any(|c| is_mixer_component(c)) || state(parent)
     }
 
     /// Whether a tensor chooses experts: by its name, or because it has one output for each expert of the module
@@ -410,6 +410,39 @@ fn is_table(leaf: &str) -> bool {
     let linear = ["proj", "mapping", "dense", "embed_out", "linear"].iter().any(|part| leaf.contains(part));
     leaf.contains("embed") && !linear
         || matches!(leaf, "wte" | "wpe" | "shared" | "token_embd" | "relative_attention_bias")
+}
+
+/// Names that only tables of embeddings have, at the end of a path outside the blocks.
+const TABLES: [&str; 19] = [
+    "embed_tokens",
+    "embed_in",
+    "embed_positions",
+    "embed",
+    "embeddings",
+    "embedding",
+    "word_embeddings",
+    "word_embedding",
+    "position_embeddings",
+    "position_embedding",
+    "token_type_embeddings",
+    "tokens_embed",
+    "positions_embed",
+    "tok_embeddings",
+    "wte",
+    "wpe",
+    "shared",
+    "token_embd",
+    "relative_attention_bias",
+];
+
+/// Whether a module is surely a table of embeddings, and not a Linear that makes embeddings.
+pub fn is_known_table(module: &str) -> bool {
+    TABLES.contains(&module.rsplit('.').next().unwrap_or_default())
+}
+
+/// Whether a component of a path names a mixer that is no softmax attention.
+pub fn is_mixer_component(component: &str) -> bool {
+    MIXERS.contains(&component) || component.starts_with("ssm_")
 }
 
 /// Names that GPT-2 and its kin give to Conv1D.
