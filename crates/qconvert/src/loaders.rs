@@ -146,7 +146,8 @@ const INITIALIZES_LINEARS: [&str; 18] = [
 const KEPT_F32: [(&[&str], &str); 1] = [(&["mt5", "pop2piano", "t5", "udop", "umt5"], "wo")];
 
 /// Families in which transformers initializes one kind of projection through its `weight`.
-const INITIALIZES: [(&str, &str); 2] = [("gpt_bigcode", "c_proj"), ("nanochat", "o_proj")];
+const INITIALIZES: [(&str, &str); 4] =
+    [("falcon_mamba", "out_proj"), ("gpt_bigcode", "c_proj"), ("mamba", "out_proj"), ("nanochat", "o_proj")];
 
 /// Projections of blocks that transformers renames: family, name in the checkpoint, name in the model.
 const RENAMED: [(&str, &str, &str); 10] = [
@@ -205,7 +206,7 @@ fn is_loaded(layout: Layout) -> bool {
 /// Why a weight stays float in a layout unless the user names it: what loads the artifact can't
 /// load the weight quantized.
 pub fn stays_float(source: &Source<'_>, weight: &Weight, layout: Layout, scheme: Scheme) -> Option<&'static str> {
-    let leaf = weight.module().rsplit('.').next().unwrap_or_default();
+    let leaf = leaf(weight);
     match (layout, scheme, &weight.shape[..]) {
         (Layout::Bitsandbytes, _, _) if KEPT_F32.iter().any(|(f, l)| leaf == *l && family(source, f).is_some()) => {
             Some("transformers keeps this projection f32")
@@ -218,13 +219,29 @@ pub fn stays_float(source: &Source<'_>, weight: &Weight, layout: Layout, scheme:
         {
             Some("bitsandbytes on a CPU runs only 4-bit matrices of whole 32 rows and whole 64 columns")
         }
-        (Layout::CompressedTensors, Scheme::Int(..), _) => {
-            let initialized = INITIALIZES.iter().any(|(f, l)| leaf == *l && family(source, &[f]).is_some());
-            initialized
-                .then_some("transformers initializes this projection's float weight, which a quantized one has not")
-        }
+        (Layout::CompressedTensors, Scheme::Int(..), _) => is_initialized(source, weight)
+            .then_some("transformers initializes this projection's float weight, which a quantized one has not"),
         _ => None,
     }
+}
+
+fn leaf(weight: &Weight) -> &str {
+    weight.module().rsplit('.').next().unwrap_or_default()
+}
+
+fn is_initialized(source: &Source<'_>, weight: &Weight) -> bool {
+    INITIALIZES.iter().any(|(f, l)| leaf(weight) == *l && family(source, &[f]).is_some())
+}
+
+/// Why transformers can't load a weight quantized that the user named.
+fn unloadable(source: &Source<'_>, weight: &Weight, scheme: Scheme, layout: Layout) -> Option<&'static str> {
+    let chooses = |c: &str| matches!(c, "gate" | "router" | "wg");
+    if weight.role == Role::Router && weight.module().split('.').any(chooses) {
+        return Some("is a router, which transformers computes with as floats");
+    }
+    let weight_only = layout == Layout::CompressedTensors && matches!(scheme, Scheme::Int(..));
+    (weight_only && is_initialized(source, weight))
+        .then_some("has a float weight that transformers initializes before it loads any")
 }
 
 /// Refuses plans whose artifact transformers would load wrong or not at all.
@@ -253,6 +270,12 @@ pub fn check(source: &Source<'_>, plan: &Plan) -> Result<()> {
             "transformers loads a quantized Llama 4 only with a Linear for each expert, and {} holds all in one",
             w.name
         ));
+    }
+    for planned in &plan.weights {
+        let weight = &source.weights[planned.index];
+        if let Some(why) = planned.scheme.and_then(|scheme| unloadable(source, weight, scheme, layout)) {
+            return refuse(format!("{} {why}", weight.name));
+        }
     }
     if layout != Layout::CompressedTensors {
         return Ok(());

@@ -34,6 +34,31 @@ fn planned<T>(
     see(&source, plan)
 }
 
+/// Why a plan with some modules included is refused.
+fn refused_with(config: &Value, tensors: &[(&str, &[usize])], include: &str) -> String {
+    let dir = tempfile::tempdir().expect("temp dir");
+    write_model(dir.path(), config, tensors);
+    let model = store::open(dir.path()).expect("opens");
+    let source = Source::new(&model).expect("lists");
+    let mut settings = Settings::new(Target::Safetensors);
+    settings.rules = Rules::new(&[include.to_string()], &[], None).expect("rules");
+    let plan = source.plan("int8-row".parse().expect("known"), &settings, &HashSet::new());
+    plan.expect_err("refused").to_string()
+}
+
+#[test]
+fn named_weights_that_transformers_computes_with_as_floats_are_refused() {
+    let e = refused_with(&json!({"model_type": "qwen2_moe", "num_experts": 4}), &MOE, "*.gate");
+    assert!(e.contains("model.layers.0.mlp.gate.weight is a router"), "{e}");
+    let mamba: [(&str, &[usize]); 3] = [
+        ("backbone.layers.0.mixer.in_proj.weight", &[64, 64]),
+        ("backbone.layers.0.mixer.out_proj.weight", &[64, 64]),
+        ("backbone.layers.0.mixer.A_log", &[64, 4]),
+    ];
+    let e = refused_with(&json!({"model_type": "mamba"}), &mamba, "*_proj");
+    assert!(e.contains("mixer.out_proj.weight has a float weight that transformers initializes"), "{e}");
+}
+
 /// What compressed-tensors does with an entry of `ignore`.
 fn is_ignored(ignore: &[String], module: &str) -> bool {
     ignore.iter().any(|entry| match entry.strip_prefix("re:") {

@@ -164,6 +164,11 @@ impl<'a> Source<'a> {
             // Says why there is none.
             (Target::Gguf, None) => return Err(no_config(self.model)),
         };
+        if let Some(config) = config
+            && settings.layout != Some(Layout::Packed)
+        {
+            whole::check_llama_cpp(config, &self.weights)?;
+        }
         let beside = methods::companions(&self.weights);
         for (index, weight) in self.weights.iter().enumerate() {
             let (name, order) = self.place(weight, config)?;

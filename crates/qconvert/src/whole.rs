@@ -173,6 +173,40 @@ fn unasked(model: &Model, config: &Config, weights: &[Weight]) -> Vec<String> {
     warnings
 }
 
+/// Refuses tensors that llama.cpp has no place for in this architecture: it loads no file with any.
+///
+/// # Errors
+/// [`Error::Request`] with the first such tensor.
+pub fn check_llama_cpp(config: &Config, weights: &[Weight]) -> Result<()> {
+    let unread: Vec<&str> =
+        weights.iter().map(|w| w.name.as_str()).filter(|name| !is_read_by_llama_cpp(config, name)).collect();
+    match unread[..] {
+        [] => Ok(()),
+        [first, ..] => Err(Error::Request(format!(
+            "GGUF: llama.cpp refuses a {} file with {} that its architecture has no place for (the first is {first}); use --to safetensors",
+            format!("{:?}", config.family).to_lowercase(),
+            counted(unread.len(), "tensor")
+        ))),
+    }
+}
+
+/// Whether llama.cpp reads a tensor of this name: biases of attention's output and of the MLP are Llama's alone.
+fn is_read_by_llama_cpp(config: &Config, name: &str) -> bool {
+    let Some(index) = layer(name) else {
+        return matches!(name, "model.embed_tokens.weight" | "model.norm.weight" | "lm_head.weight");
+    };
+    let part = name.splitn(4, '.').last().unwrap_or_default();
+    let known = match part.strip_suffix(".bias") {
+        Some("self_attn.q_proj" | "self_attn.k_proj" | "self_attn.v_proj") => true,
+        Some("self_attn.o_proj" | "mlp.gate_proj" | "mlp.up_proj" | "mlp.down_proj") => config.family == Family::Llama,
+        Some(_) => false,
+        None => {
+            !matches!(part, "self_attn.q_norm.weight" | "self_attn.k_norm.weight") || config.family == Family::Qwen3
+        }
+    };
+    known && index < config.layers
+}
+
 fn layer(name: &str) -> Option<usize> {
     name.strip_prefix("model.layers.")?.split('.').next()?.parse().ok()
 }

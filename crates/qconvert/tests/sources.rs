@@ -78,6 +78,24 @@ fn more_layers_than_the_configuration_has_get_a_warning() {
 }
 
 #[test]
+fn tensors_that_llama_cpp_has_no_place_for_are_refused_in_gguf() {
+    let place = Place::new();
+    place.edit(|_, tensors| {
+        let bytes = vec![0; 2 * tensors[0].shape[0]];
+        let shape = vec![tensors[0].shape[0]];
+        tensors.push(Stored { name: "lm_head.bias".into(), dtype: "F16".into(), shape, bytes });
+    });
+    let err = place.fails(2, &["model", "--scheme", "f16", "--to", "gguf", "-o", "out.gguf"]);
+    assert!(err.contains("the first is lm_head.bias") && err.contains("--to safetensors"), "{err}");
+    place.done(&["model", "--scheme", "f16", "--to", "safetensors", "-o", "out"]);
+
+    let place = Place::new();
+    place.edit(|c, _| c["num_hidden_layers"] = 1.into());
+    let err = place.fails(2, &["model", "--scheme", "int8-row", "--to", "gguf", "-o", "out.gguf"]);
+    assert!(err.contains("9 tensors") && err.contains("model.layers.1."), "{err}");
+}
+
+#[test]
 fn biases_that_transformers_ignores_get_a_warning() {
     let place = Place::new();
     let bias = |part: &str, len| Stored {
@@ -153,7 +171,7 @@ fn known_buffers_are_left_out() {
     });
     for (to, output) in [("gguf", "x.gguf"), ("safetensors", "out")] {
         let out = place.done(&["model", "--scheme", "int8-row", "--to", to, "-o", output, "--verify"]);
-        assert!(out.contains("6 stored buffers") && out.contains("inv_freq"), "{out}");
+        assert!(out.contains("6 stored tensors that loaders compute") && out.contains("inv_freq"), "{out}");
         let made = store::open(&place.path(output)).expect("opens");
         assert!(!made.tensors.keys().any(|name| name.contains("inv_freq") || name.contains("bias")));
     }
