@@ -43,7 +43,7 @@ fn a_dry_run_calibrates_too() {
     assert!(status == 2 && err.contains("int8-outlier needs activation statistics"), "{status} {err}");
     assert_eq!(out.matches("needs --calibration-text").count(), 2, "{out}");
     assert_eq!(out.matches("llama.cpp will not load").count(), 1, "one line for all: {out}");
-    assert!(out.contains(">= ") && out.contains("dry run does not"), "{out}");
+    assert!(out.contains(">= ") && out.contains("known only after the calibration"), "{out}");
     let out = place.done(&[
         "model",
         "--scheme",
