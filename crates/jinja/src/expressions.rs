@@ -1,7 +1,7 @@
 //! Values of expressions.
 
 use crate::args::Args;
-use crate::ast::{CallArgs, Expr, Postfix};
+use crate::ast::{CallArgs, Expr, Macro, Postfix};
 use crate::error::{Error, Result};
 use crate::interpreter::Interpreter;
 use crate::value::{Dict, Global, Key, Loop, Seq, SeqKind, Value};
@@ -30,7 +30,7 @@ impl Interpreter<'_> {
                 self.budget.items(items.len())?;
                 let mut entries = IndexMap::new();
                 for (key, value) in items {
-                    let key = Key::new(&self.eval(key, scope)?)?;
+                    let key = Key::new(&self.eval(key, scope)?, &self.budget)?;
                     entries.insert(key, self.eval(value, scope)?);
                 }
                 Dict::value(entries)
@@ -160,6 +160,7 @@ impl Interpreter<'_> {
                 Value::Dict(dict) => {
                     self.budget.items(dict.entries.len())?;
                     for (key, value) in &dict.entries {
+                        self.budget.step(key.text_size() as u64 / 4)?;
                         match key {
                             Key::Str(name) => out.keyword.push((name.clone(), value.clone())),
                             _ => return Err(Error::new("keywords must be strings")),
@@ -181,7 +182,7 @@ impl Interpreter<'_> {
             _ if name.starts_with("__") => Some(methods::unsafe_attribute(value, name)),
             Value::Namespace(at) => self.namespaces[*at].get(name).cloned(),
             Value::Loop(state) => loop_attribute(state, name).or_else(|| methods::find(value, name)),
-            Value::Macro(node, _) if &**name == "name" => Some(Value::Str(node.name.clone())),
+            Value::Macro(node, _) => macro_attribute(node, name)?,
             Value::Cycler(at) if &**name == "current" => {
                 let (values, next) = &self.cyclers[*at];
                 values.get(*next).cloned()
@@ -189,7 +190,7 @@ impl Interpreter<'_> {
             Value::Seq(seq) if seq.kind == SeqKind::Group && matches!(&**name, "grouper" | "list") => {
                 seq.items.get(usize::from(&**name == "list")).cloned()
             }
-            _ => methods::find(value, name).or_else(|| ops::item(value, &Value::Str(name.clone()))),
+            _ => methods::find(value, name).or_else(|| ops::item(value, &Value::Str(name.clone()), &self.budget)),
         };
         Ok(found.unwrap_or_else(|| absent(value, &format!("'{name}'"))))
     }
@@ -202,7 +203,7 @@ impl Interpreter<'_> {
         if let Some(s) = value.as_str() {
             self.budget.step(s.len() as u64 / 64)?;
         }
-        match (ops::item(value, key), key) {
+        match (ops::item(value, key, &self.budget), key) {
             (Some(found), _) => Ok(found),
             (None, Value::Str(name) | Value::Markup(name)) => self.attribute(value, name),
             (None, key) => {
@@ -307,12 +308,14 @@ impl Interpreter<'_> {
         match args.positional.pop() {
             Some(Value::Dict(dict)) => {
                 self.budget.items(dict.entries.len())?;
+                let keys: usize = dict.entries.keys().map(Key::text_size).sum();
+                self.budget.step(keys as u64 / 16)?;
                 entries.extend(dict.entries.iter().map(|(key, value)| (key.clone(), value.clone())));
             }
             Some(pairs) => {
                 for pair in ops::iterate(&pairs, &self.budget)? {
                     match &ops::iterate(&pair, &self.budget)?[..] {
-                        [key, value] => entries.insert(Key::new(key)?, value.clone()),
+                        [key, value] => entries.insert(Key::new(key, &self.budget)?, value.clone()),
                         _ => return Err(Error::new("dict() takes pairs")),
                     };
                 }
@@ -375,4 +378,18 @@ fn loop_attribute(state: &Loop, name: &str) -> Option<Value> {
 /// The undefined value for something that `value` hasn't.
 fn absent(value: &Value, what: &str) -> Value {
     Value::Undefined(format!("'{} object' has no attribute {what}", value.type_name()).into())
+}
+
+fn macro_attribute(node: &Macro, name: &str) -> Result<Option<Value>> {
+    Ok(Some(match name {
+        "name" => Value::Str(node.name.clone()),
+        "arguments" => {
+            let names = node.parameters.iter().map(|(name, _)| Value::Str(name.clone()));
+            Seq::value(SeqKind::Tuple, names.collect())?
+        }
+        "catch_kwargs" => Value::Bool(node.uses_kwargs),
+        "catch_varargs" => Value::Bool(node.uses_varargs),
+        "caller" => Value::Bool(node.uses_caller),
+        _ => return Ok(None),
+    }))
 }

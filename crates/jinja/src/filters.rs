@@ -7,6 +7,7 @@ use crate::methods::{self, capitalize, join, pad};
 use crate::text::{format_value, percent};
 use crate::value::{Key, Number, Seq, SeqKind, Value};
 use crate::{json, ops, sequences};
+use std::num::IntErrorKind;
 use std::rc::Rc;
 
 /// Names of all filters.
@@ -108,7 +109,7 @@ impl Interpreter<'_> {
                 let entries = ops::entries(&value, &self.budget)?;
                 Seq::value(SeqKind::Generator, entries)
             }
-            "pprint" | "filesizeformat" => {
+            "pprint" | "filesizeformat" | "wordwrap" => {
                 Err(Error::new(format!("the filter {name} is not supported in chat templates")))
             }
             "safe" => Ok(Value::Markup(self.text(&value)?)),
@@ -128,7 +129,7 @@ impl Interpreter<'_> {
         }
         match name {
             "abs" => match value.number() {
-                Some(Number::Int(n)) => Ok(Value::Int(n.saturating_abs())),
+                Some(Number::Int(n)) => n.checked_abs().map(Value::Int).ok_or_else(ops::too_large),
                 Some(Number::Float(f)) => Ok(Value::Float(f.abs())),
                 None => Err(Error::new(format!("bad operand type for abs(): '{}'", value.type_name()))),
             },
@@ -162,12 +163,17 @@ impl Interpreter<'_> {
                             _ => "",
                         };
                         let s = s.strip_prefix(prefix).unwrap_or(&s);
-                        let parsed = i64::from_str_radix(s, base).ok();
-                        parsed.or_else(|| s.parse::<f64>().ok().filter(|f| f.is_finite()).map(|f| f as i64))
+                        match i64::from_str_radix(s, base) {
+                            Ok(n) => Some(n),
+                            Err(e) if matches!(e.kind(), IntErrorKind::PosOverflow | IntErrorKind::NegOverflow) => {
+                                return Err(ops::too_large());
+                            }
+                            Err(_) => s.parse().ok().map(ops::whole).transpose()?.flatten(),
+                        }
                     }
                     other => match other.number() {
                         Some(Number::Int(n)) => Some(n),
-                        Some(Number::Float(f)) => f.is_finite().then_some(f as i64),
+                        Some(Number::Float(f)) => ops::whole(f)?,
                         None => None,
                     },
                 };
@@ -188,6 +194,7 @@ impl Interpreter<'_> {
     fn text_filter(&mut self, name: &str, value: &Value, args: Args) -> Result<Value> {
         let s = self.text(value)?;
         self.budget.take(s.len())?;
+        self.budget.step(s.len() as u64 / 4)?;
         let budget = &self.budget;
         let out = match name {
             "string" => s.to_string(),
@@ -197,7 +204,9 @@ impl Interpreter<'_> {
             "title" => title(&s),
             "trim" => {
                 let [chars] = args.bind(name, ["chars"], 0)?;
-                methods::strip(&s, text(&chars, "chars")?.as_deref(), true, true).to_string()
+                let chars = text(&chars, "chars")?;
+                methods::pay_for_strip(&s, chars.as_deref(), budget)?;
+                methods::strip(&s, chars.as_deref(), true, true).to_string()
             }
             "replace" => {
                 let [old, new, count] = args.bind(name, ["old", "new", "count"], 2)?;
@@ -210,15 +219,17 @@ impl Interpreter<'_> {
             }
             "indent" => self.indent(&s, args)?,
             "truncate" => self.truncate(&s, args)?,
-            "wordwrap" => {
-                budget.take(s.len().saturating_mul(24))?;
-                wordwrap(&s, args)?
-            }
             "wordcount" => {
                 let words = s.split(|c: char| !(c.is_alphanumeric() || c == '_')).filter(|w| !w.is_empty()).count();
                 return Ok(Value::Int(words as i64));
             }
             "striptags" => strip_tags(&s),
+            "urlencode" if !matches!(value, Value::Str(_) | Value::Markup(_)) => {
+                return Err(Error::new(format!(
+                    "urlencode of {} is not supported in chat templates",
+                    value.type_name()
+                )));
+            }
             "urlencode" => url_encode(&s, budget)?,
             _ => format_value(value, "", budget)?,
         };
@@ -283,7 +294,7 @@ fn title(s: &str) -> String {
     let mut starts = true;
     for c in s.chars() {
         if starts {
-            out.extend(c.to_uppercase())
+            methods::push_titlecase(c, &mut out)
         } else {
             out.extend(c.to_lowercase())
         }
@@ -318,31 +329,4 @@ fn url_encode(s: &str, budget: &crate::budget::Budget) -> Result<String> {
         }
     }
     Ok(out)
-}
-
-fn wordwrap(s: &str, args: Args) -> Result<String> {
-    let [width, long] = args.bind("wordwrap", ["width", "break_long_words"], 0)?;
-    let width = int(&width, "width")?.unwrap_or(79).max(1) as usize;
-    let breaks = flag(&long, true);
-    let mut lines = Vec::new();
-    for line in s.lines() {
-        let mut current = String::new();
-        for word in line.split_whitespace() {
-            let mut word: Vec<char> = word.chars().collect();
-            if !current.is_empty() && current.chars().count() + 1 + word.len() > width {
-                lines.push(std::mem::take(&mut current));
-            }
-            while breaks && word.len() > width {
-                let rest = word.split_off(width);
-                lines.push(word.into_iter().collect());
-                word = rest;
-            }
-            if !current.is_empty() {
-                current.push(' ');
-            }
-            current.extend(word);
-        }
-        lines.push(current);
-    }
-    Ok(lines.join("\n"))
 }

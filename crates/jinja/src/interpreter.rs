@@ -106,6 +106,12 @@ impl<'a> Interpreter<'a> {
     pub fn text(&self, value: &Value) -> Result<Rc<str>> {
         match value {
             Value::Str(s) | Value::Markup(s) => Ok(s.clone()),
+            Value::Namespace(at) => {
+                let attributes = self.namespaces[*at].iter();
+                let attributes = attributes.map(|(name, value)| (Key::Str(name.clone()), value.clone()));
+                let attributes = str_of(&Dict::value(attributes.collect())?, &self.budget)?;
+                Ok(format!("<Namespace {attributes}>").into())
+            }
             other => str_of(other, &self.budget).map(Rc::from),
         }
     }

@@ -121,7 +121,7 @@ fn dictionary(receiver: &Value, dict: &Rc<Dict>, name: &str, args: Args, budget:
     match name {
         "get" => {
             let [key, default] = args.bind("get", ["key", "default"], 1)?;
-            let found = dict.entries.get(&Key::new(&key.unwrap_or(Value::None))?).cloned();
+            let found = dict.entries.get(&Key::new(&key.unwrap_or(Value::None), budget)?).cloned();
             Ok(found.or(default).unwrap_or(Value::None))
         }
         "copy" => Ok(receiver.clone()),
@@ -173,6 +173,11 @@ fn affixes(value: Option<Value>, name: &str) -> Result<Vec<Rc<str>>> {
     }
 }
 
+/// What [`strip`] with these characters takes: each character is sought among them.
+pub fn pay_for_strip(s: &str, chars: Option<&str>, budget: &Budget) -> Result<()> {
+    budget.step((s.len() as u64).saturating_mul(chars.map_or(0, str::len) as u64) / 16)
+}
+
 /// Strips white space, or the characters of `chars`, from the ends that are asked for.
 pub fn strip<'a>(s: &'a str, chars: Option<&str>, start: bool, end: bool) -> &'a str {
     let strips = |c: char| chars.map_or_else(|| is_space(c), |set| set.contains(c));
@@ -182,9 +187,28 @@ pub fn strip<'a>(s: &'a str, chars: Option<&str>, start: bool, end: bool) -> &'a
 
 pub fn capitalize(s: &str) -> String {
     let mut chars = s.chars();
-    chars
-        .next()
-        .map_or_else(String::new, |first| first.to_uppercase().chain(chars.flat_map(char::to_lowercase)).collect())
+    let mut out = String::with_capacity(s.len());
+    if let Some(first) = chars.next() {
+        push_titlecase(first, &mut out);
+    }
+    out.extend(chars.flat_map(char::to_lowercase));
+    out
+}
+
+/// Appends a character as it begins a word: of a digraph or ligature, only the first letter is a capital.
+pub fn push_titlecase(c: char, out: &mut String) {
+    match c {
+        '\u{1c4}'..='\u{1c6}' => out.push('\u{1c5}'),
+        '\u{1c7}'..='\u{1c9}' => out.push('\u{1c8}'),
+        '\u{1ca}'..='\u{1cc}' => out.push('\u{1cb}'),
+        '\u{1f1}'..='\u{1f3}' => out.push('\u{1f2}'),
+        '\u{df}' | '\u{587}' | '\u{fb00}'..='\u{fb17}' => {
+            let mut upper = c.to_uppercase();
+            out.extend(upper.next());
+            out.extend(upper.flat_map(char::to_lowercase));
+        }
+        _ => out.extend(c.to_uppercase()),
+    }
 }
 
 fn title(s: &str) -> String {
@@ -194,7 +218,7 @@ fn title(s: &str) -> String {
         if inside {
             out.extend(c.to_lowercase())
         } else {
-            out.extend(c.to_uppercase())
+            push_titlecase(c, &mut out)
         }
         inside = c.is_alphabetic();
     }
@@ -311,6 +335,7 @@ fn all(s: &str, is: impl Fn(char) -> bool) -> Value {
 
 fn string(s: &Rc<str>, name: &str, args: Args, budget: &Budget) -> Result<Value> {
     budget.take(s.len())?;
+    budget.step(s.len() as u64 / 4)?;
     match name {
         "format" => return format(s, &args, budget).map(Value::str),
         "split" | "rsplit" => {
@@ -425,6 +450,7 @@ fn changed(s: &Rc<str>, name: &str, args: Args, budget: &Budget) -> Result<Strin
         "strip" | "lstrip" | "rstrip" => {
             let [chars] = args.bind(name, ["chars"], 0)?;
             let chars = text(&chars, "chars")?;
+            pay_for_strip(s, chars.as_deref(), budget)?;
             Ok(strip(s, chars.as_deref(), name != "rstrip", name != "lstrip").to_string())
         }
         "replace" => {

@@ -16,7 +16,7 @@ fn defined(value: &Value) -> Result<()> {
     }
 }
 
-fn too_large() -> Error {
+pub fn too_large() -> Error {
     Error::new("an integer is too large")
 }
 
@@ -166,6 +166,14 @@ pub fn negate(value: &Value) -> Result<Value> {
     }
 }
 
+/// Python's `int()` of a float, without its error: none of what isn't finite.
+pub fn whole(f: f64) -> Result<Option<i64>> {
+    if f.is_finite() && f.abs() >= 9.2e18 {
+        return Err(too_large());
+    }
+    Ok(f.is_finite().then_some(f as i64))
+}
+
 /// `a op b` for a comparison.
 pub fn compare(op: Comparison, a: &Value, b: &Value, budget: &Budget) -> Result<bool> {
     budget.step(1 + a.text_size().min(b.text_size()) as u64 / 16)?;
@@ -194,7 +202,7 @@ pub fn contains(container: &Value, item: &Value, budget: &Budget) -> Result<bool
                 Err(Error::new(what))
             }
         },
-        Value::Dict(dict) => Ok(dict.entries.contains_key(&Key::new(item)?)),
+        Value::Dict(dict) => Ok(dict.entries.contains_key(&Key::new(item, budget)?)),
         Value::Seq(seq) => {
             budget.step(seq.items.len() as u64)?;
             Ok(seq.read().iter().any(|i| i.equals(item)))
@@ -241,14 +249,14 @@ pub fn length(value: &Value) -> Result<usize> {
     }
 }
 
-/// `value[key]`, if it is there.
-pub fn item(value: &Value, key: &Value) -> Option<Value> {
+/// `value[key]`, if it is there and the budget has enough left to look for it.
+pub fn item(value: &Value, key: &Value, budget: &Budget) -> Option<Value> {
     let at = |length: usize| match key.number()? {
         Number::Int(n) => usize::try_from(if n < 0 { n + length as i64 } else { n }).ok().filter(|i| *i < length),
         Number::Float(_) => None,
     };
     match value {
-        Value::Dict(dict) => dict.entries.get(&Key::new(key).ok()?).cloned(),
+        Value::Dict(dict) => dict.entries.get(&Key::new(key, budget).ok()?).cloned(),
         Value::Seq(seq) if !matches!(seq.kind, SeqKind::Generator | SeqKind::View(_)) => {
             seq.items.get(at(seq.items.len())?).cloned()
         }

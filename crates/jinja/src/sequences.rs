@@ -164,7 +164,7 @@ fn unique(run: &mut Interpreter<'_>, value: &Value, args: Args) -> Result<Value>
     let mut seen = std::collections::HashSet::new();
     let mut out = Vec::new();
     for (key, item) in keys.iter().zip(items) {
-        if seen.insert(crate::value::Key::new(key)?) {
+        if seen.insert(crate::value::Key::new(key, &run.budget)?) {
             out.push(item);
         }
     }

@@ -1,6 +1,7 @@
 //! Values as Python has them: equality, order, truth, and their text.
 
 use crate::ast::Macro;
+use crate::budget::Budget;
 use crate::error::{Error, Result};
 use crate::text;
 use indexmap::IndexMap;
@@ -156,7 +157,9 @@ impl Key {
         }
     }
 
-    pub fn new(value: &Value) -> Result<Self> {
+    /// The key that a value is; the budget pays for hashing it.
+    pub fn new(value: &Value, budget: &Budget) -> Result<Self> {
+        budget.step(value.text_size() as u64 / 16)?;
         Ok(match value {
             Value::None => Key::None,
             Value::Bool(b) => Key::Bool(*b),
@@ -165,14 +168,14 @@ impl Key {
             Value::Float(f) => Key::Float(f.to_bits()),
             Value::Str(s) | Value::Markup(s) => Key::Str(s.clone()),
             Value::Seq(s) if s.kind == SeqKind::Tuple => {
-                Key::Tuple(s.items.iter().map(Key::new).collect::<Result<_>>()?)
+                Key::Tuple(s.items.iter().map(|item| Key::new(item, budget)).collect::<Result<_>>()?)
             }
             Value::Undefined(what) => return Err(Error::new(&**what)),
             other => return Err(Error::new(format!("unhashable type: '{}'", other.type_name()))),
         })
     }
 
-    fn text_size(&self) -> usize {
+    pub fn text_size(&self) -> usize {
         match self {
             Key::Str(s) => s.len() + 4,
             Key::Tuple(keys) => keys.iter().map(|k| k.text_size() + 2).sum::<usize>() + 3,
