@@ -212,7 +212,8 @@ fn speculation_faults_have_one_line() {
     refuses(&["no/such"], 1, "no/such: cannot open");
     refuses(&[text(&target), "--tokens", "1"], 2, "too few to speculate");
     refuses(&[text(&target), "--tokens", "600"], 2, "exceed the context of 512");
-    refuses(&[text(&target), "--temperature=-1"], 2, "a temperature of -1");
+    refuses(&[text(&target), "--temperature=-1"], 2, "temperature = -1 is out of range");
+    refuses(&[text(&target), "--temperature", "-1"], 2, "temperature = -1 is out of range");
     refuses(&[text(&target), "--prompt", ""], 2, "no tokens");
 }
 

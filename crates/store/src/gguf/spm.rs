@@ -36,11 +36,12 @@ fn steps<'a>(json: &'a Json, list: &str) -> Vec<&'a Json> {
     }
 }
 
-/// Whether a text begins with a space that isn't there, by the rules of tokenizer.json.
+/// Whether a text begins with a space that isn't there, by the rules of tokenizer.json. `notes` gets where llama.cpp
+/// puts one and tokenizer.json doesn't.
 ///
 /// # Errors
 /// Rules that llama.cpp's tokenizer has not.
-pub(super) fn space_prefix(tokenizer: &Json) -> Result<bool, String> {
+pub(super) fn space_prefix(tokenizer: &Json, notes: &mut Vec<String>) -> Result<bool, String> {
     let mut prefix = false;
     let mut replaces = false;
     for step in steps(&tokenizer["normalizer"], "normalizers") {
@@ -62,11 +63,18 @@ pub(super) fn space_prefix(tokenizer: &Json) -> Result<bool, String> {
             return Err(format!("GGUF cannot carry this step of its pre-tokenizer: {step}"));
         }
         replaces = true;
-        prefix |= match step["prepend_scheme"].as_str() {
-            Some("never") => false,
-            Some(_) => true,
-            None => step["add_prefix_space"].as_bool().unwrap_or(true),
+        let scheme = match (step["prepend_scheme"].as_str(), &step["add_prefix_space"]) {
+            (Some(scheme), _) => scheme,
+            (None, Json::Bool(false)) => "never",
+            (None, _) => "always",
         };
+        if scheme != "never" {
+            prefix = true;
+            let after = if scheme == "first" { " and after special tokens" } else { "" };
+            notes.push(format!(
+                "llama.cpp puts a space before every text{after}, tokenizer.json only before texts that begin with none"
+            ));
+        }
     }
     if replaces { Ok(prefix) } else { Err(format!("its text keeps spaces, which GGUF's tokenizer writes as {SPACE}")) }
 }

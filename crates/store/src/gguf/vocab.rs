@@ -69,7 +69,7 @@ fn bpe_keys(files: &Files<'_>, rows: usize) -> Result<(Vec<String>, Entries, boo
 
 /// The same for BPE with byte fallback.
 fn spm_keys(files: &Files<'_>, rows: usize, notes: &mut Vec<String>) -> Result<(Vec<String>, Entries, bool), String> {
-    let space_prefix = spm::space_prefix(files.tokenizer)?;
+    let space_prefix = spm::space_prefix(files.tokenizer, notes)?;
     let spm::Pieces { tokens, scores, types } = spm::pieces(files, rows, notes)?;
     let out = vec![
         ("tokenizer.ggml.model".into(), "llama".into()),
