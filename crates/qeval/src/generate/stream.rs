@@ -149,4 +149,25 @@ mod tests {
         assert_eq!(pieces("aab", &["ab"]).0.concat(), "a");
         assert_eq!(pieces("x yz", &["z", "yz"]).0.concat(), "x ");
     }
+
+    #[test]
+    fn the_first_word_keeps_its_space() {
+        // As Llama 2's: texts begin with a space that isn't there, and the decoder strips the first one.
+        let json = r#"{"added_tokens": [], "pre_tokenizer": null, "post_processor": null,
+            "normalizer": {"type": "Sequence", "normalizers": [{"type": "Prepend", "prepend": "▁"},
+                {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}]},
+            "decoder": {"type": "Sequence", "decoders": [
+                {"type": "Replace", "pattern": {"String": "▁"}, "content": " "}, {"type": "ByteFallback"},
+                {"type": "Fuse"}, {"type": "Strip", "content": " ", "start": 1, "stop": 0}]},
+            "model": {"type": "BPE", "unk_token": "<unk>", "byte_fallback": true, "merges": [["▁", "a"], ["▁", "b"]],
+                "vocab": {"<unk>": 0, "▁": 1, "a": 2, "b": 3, "▁a": 4, "▁b": 5}}}"#;
+        let tokenizer: Tokenizer = json.parse().expect("loads");
+        let after = |prompt: &[u32]| {
+            let mut stream = TextStream::new(&tokenizer, prompt, &[]);
+            let shown: Vec<String> = [5, 3, 4].iter().map(|&id| stream.push(id).expect("decodes")).collect();
+            shown.concat() + &stream.finish().expect("decodes")
+        };
+        assert_eq!(after(&[4]), " bb a", "after a prompt");
+        assert_eq!(after(&[]), "bb a", "a text of its own");
+    }
 }
