@@ -1,7 +1,7 @@
 //! BPE with byte fallback, to GGUF and back, held to what llama.cpp makes of the written files.
 
 use super::export_tests::{config, export, written};
-use super::{GgufModel, Value, read, sentencepiece};
+use super::{GgufModel, HfMetadata, Value, read, sentencepiece};
 use crate::{Bytes, SideFile};
 use serde_json::{Value as Json, json};
 use std::collections::HashMap;
@@ -49,8 +49,8 @@ fn sentencepiece_of(tokenizer: &Json) -> Vec<u8> {
     sentencepiece::testing::bytes(&sentencepiece::SentencePiece { pieces: pieces.collect(), algorithm: 2 })
 }
 
-/// The written file, read again: `without` names the keys that are left out.
-fn model(tokenizer: &Json, sentencepiece: bool, without: &str) -> GgufModel {
+/// The keys of a model, and the rows of its embedding.
+fn exported(tokenizer: &Json, sentencepiece: bool) -> (HfMetadata, usize) {
     let file = |name: &str, data: Vec<u8>| SideFile { name: name.into(), data: Bytes::from(data) };
     let special = json!({"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "add_bos_token": true});
     let mut files = vec![
@@ -64,8 +64,13 @@ fn model(tokenizer: &Json, sentencepiece: bool, without: &str) -> GgufModel {
     let mut config = config();
     config["vocab_size"] = json!(rows);
     config["eos_token_id"] = json!(2);
-    let out = export(&config, &files, rows).expect("written");
-    read(Path::new("x.gguf"), &written(&out, rows as u64, without)).expect("a model")
+    (export(&config, &files, rows).expect("written"), rows)
+}
+
+/// The written file, read again: `without` names the keys that are left out.
+fn model(tokenizer: &Json, sentencepiece: bool, without: &str) -> GgufModel {
+    let (out, rows) = exported(tokenizer, sentencepiece);
+    read(Path::new("x.gguf"), &written(&out, rows, without)).expect("a model")
 }
 
 fn loaded(model: &GgufModel) -> Tokenizer {
@@ -130,12 +135,13 @@ fn what_llama_cpp_does_otherwise_is_noted() {
 fn scores_and_types_are_llama_cpps() {
     let golden = golden();
     let tokenizer = tokenizer_of(&golden, &golden["cases"][7]);
-    let model = model(&tokenizer, false, "none");
-    let get = |key: &str| model.metadata.get(&format!("tokenizer.ggml.{key}"));
+    let (out, rows) = exported(&tokenizer, false);
+    let get = |key: &str| out.metadata.iter().find(|(k, _)| *k == format!("tokenizer.ggml.{key}")).map(|(_, v)| v);
     assert_eq!((get("model"), get("add_space_prefix")), (Some(&"llama".into()), Some(&Value::Bool(false))));
     let Some(Value::Array(super::Array::F32(scores))) = get("scores") else { panic!("no scores") };
     let Some(Value::Array(types)) = get("token_type") else { panic!("no types") };
-    let (types, rows) = (types.integers().expect("integers"), scores.len());
+    let types = types.integers().expect("integers");
+    assert_eq!((types.len(), scores.len()), (rows, rows));
     assert_eq!(&types[..4], [3, 3, 3, 6], "unknown, BOS and EOS are added tokens; then come the bytes");
     let added = tokenizer["added_tokens"].as_array().expect("a list");
     let kinds: Vec<i64> = added[3..].iter().map(|a| types[a["id"].as_u64().expect("a number") as usize]).collect();
