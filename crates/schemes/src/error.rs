@@ -5,7 +5,8 @@
 pub enum Error {
     /// A scheme name that is not known.
     #[error(
-        "unknown scheme '{0}'; known are f32, f16, bf16, int8-absmax, int4-absmax, int8-row, int4-row, int8-gN, int4-gN (such as int4-g128), nf4, nf4-dq, int8-outlier, w8a8-token, w8a8-tensor, w8a8-static, ggml-TYPE (such as ggml-q8_0, ggml-q4_k)"
+        "unknown scheme '{0}'{suggestion}; known are f32, f16, bf16, int8-absmax, int4-absmax, int8-row, int4-row, int8-gN, int4-gN (such as int4-g128), nf4, nf4-dq, int8-outlier, w8a8-token, w8a8-tensor, w8a8-static, ggml-TYPE (such as ggml-q8_0, ggml-q4_k)",
+        suggestion = crate::suggest::question(.0)
     )]
     UnknownScheme(String),
     /// The source holds a NaN or an infinity.

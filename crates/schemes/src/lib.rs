@@ -4,8 +4,9 @@
 //! codes and scales; a *packing* says how the codes lie in bytes. [`Matrix`] is a view of a
 //! matrix in any packed form, over borrowed, owned or memory-mapped bytes.
 //!
-//! Rounding is to nearest, ties to even. A scale is rounded to its stored type *before* the
-//! codes are computed, so that `decode(encode(W))` is what any engine reproduces.
+//! Rounding is to nearest, ties to even. Of integer codes and NF4 a scale is rounded to its stored
+//! type *before* the codes are computed. The ggml types and `nf4-dq` follow ggml and bitsandbytes,
+//! which compute codes with the scale that is not rounded yet.
 
 mod affine;
 mod dynamic_map;
@@ -20,6 +21,7 @@ pub mod nf4;
 pub mod outlier;
 pub mod pack;
 mod scheme;
+mod suggest;
 
 pub use affine::AffineStorage;
 pub use error::Error;
