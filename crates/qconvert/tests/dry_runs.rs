@@ -5,7 +5,7 @@ mod place;
 
 use common::{SyntheticModel, write_model, write_model_with};
 use place::{Place, listing};
-use schemes::FloatType;
+use schemes::{FloatType, GgmlType, Scheme};
 
 /// A model of bf16 weights, one of which is `value`.
 fn with_value(place: &Place, name: &str, value: f32) {
@@ -110,4 +110,92 @@ fn what_stops_a_plan_is_said_beside_it() {
     // Without a destination, none is looked at.
     let (code, out, err) = place.run(&["model", "--scheme", "int8-row,nf4", "--to", "safetensors", "--dry-run"]);
     assert_eq!((code, err.as_str()), (0, ""), "{out}");
+}
+
+/// Every scheme that has a name of its own.
+fn every_scheme() -> Vec<String> {
+    let ggml = GgmlType::all().filter(|t| t.is_encodable()).map(Scheme::Ggml);
+    let floats = [FloatType::F16, FloatType::BF16, FloatType::F32].map(Scheme::Float);
+    let mut names: Vec<String> = Scheme::all().into_iter().chain(floats).chain(ggml).map(|s| s.to_string()).collect();
+    names.push("all".into());
+    names
+}
+
+/// Runs a line dry and in earnest, expects the same exit code and error, and gives the code.
+fn compare_runs(place: &Place, args: &[&str]) -> i32 {
+    let first = |err: &str| err.lines().next().unwrap_or_default().to_string();
+    let (dry_code, _, dry) = place.run(&[args, &["--dry-run"]].concat());
+    let output = place.path(args.last().expect("a destination"));
+    assert!(!output.exists(), "{args:?}: a dry run leaves nothing behind");
+    let (code, _, err) = place.run(args);
+    assert_eq!((dry_code, first(&dry)), (code, first(&err)), "{args:?}");
+    assert_eq!(code == 0, output.exists(), "{args:?}");
+    let _ = std::fs::remove_dir_all(&output);
+    let _ = std::fs::remove_file(&output);
+    code
+}
+
+/// Lines that are run side by side, each with a destination of its own: how many exit with each code.
+fn count_codes(place: &Place, lines: &[Vec<String>]) -> [usize; 3] {
+    let half = lines.len().div_ceil(2).max(1);
+    let run = |part: &[Vec<String>]| {
+        let mut codes = [0; 3];
+        for line in part {
+            let args: Vec<&str> = line.iter().map(String::as_str).collect();
+            codes[compare_runs(place, &args) as usize] += 1;
+        }
+        codes
+    };
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = lines.chunks(half).map(|part| scope.spawn(|| run(part))).collect();
+        threads
+            .into_iter()
+            .map(|t| t.join().expect("no assertion fails"))
+            .fold([0; 3], |a, b| [a[0] + b[0], a[1] + b[1], a[2] + b[2]])
+    })
+}
+
+/// A command line whose destination has the number of the line in its name.
+fn line(at: usize, args: &str) -> Vec<String> {
+    args.split(' ').map(String::from).chain(["-o".into(), format!("out{at}")]).collect()
+}
+
+#[test]
+fn every_scheme_and_container_of_the_fixture_with_and_without_calibration() {
+    let place = Place::new();
+    let fixture = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/tiny");
+    let text = concat!(env!("CARGO_MANIFEST_DIR"), "/../../corpora/calibration.txt");
+    let mut lines = Vec::new();
+    for scheme in every_scheme() {
+        for to in ["gguf", "safetensors", "hf"] {
+            for calibration in ["", &format!(" --calibration-text {text} --calibration-tokens 64")] {
+                let at = lines.len();
+                lines.push(line(at, &format!("{fixture} --scheme {scheme} --to {to}{calibration}")));
+            }
+        }
+    }
+    let codes = count_codes(&place, &lines);
+    assert!(codes[0] > 90 && codes[1] > 10 && codes[2] >= 9, "{codes:?}");
+}
+
+#[test]
+fn every_scheme_and_layout() {
+    let place = Place::new();
+    let mut lines = Vec::new();
+    for scheme in every_scheme() {
+        for to in ["gguf", "safetensors"] {
+            for how in [
+                "--layout packed",
+                "--layout ggml",
+                "--layout compressed-tensors",
+                "--layout bitsandbytes",
+                "--emulate f16",
+            ] {
+                let at = lines.len();
+                lines.push(line(at, &format!("model --scheme {scheme} --to {to} {how}")));
+            }
+        }
+    }
+    let codes = count_codes(&place, &lines);
+    assert!(codes[0] > 60 && codes[1] > 60 && codes[2] >= 10, "{codes:?}");
 }

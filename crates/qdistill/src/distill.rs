@@ -234,4 +234,68 @@ mod tests {
             assert!(bytes(&halves) == bytes(&into("composed")), "{name}");
         }
     }
+
+    /// Wants another token than the text's everywhere, so that the soft loss and the cross-entropy pull apart.
+    struct Contrary<'a>(&'a Windows);
+
+    impl Teacher for Contrary<'_> {
+        fn vocab_size(&self) -> usize {
+            300
+        }
+        fn temperature(&self) -> f64 {
+            1.0
+        }
+        fn soft(&mut self, window: usize) -> Result<Soft> {
+            Ok(Soft::Sampled { n: 1, ids: vec![299; self.0.tokens_of(window).len() - 1] })
+        }
+    }
+
+    #[derive(Default)]
+    struct Validations(Vec<crate::train::Validation>);
+
+    impl Progress for Validations {
+        fn validated(&mut self, validation: &crate::train::Validation) {
+            self.0.push(validation.clone());
+        }
+    }
+
+    #[test]
+    fn the_best_model_has_the_lowest_objective_that_is_trained() {
+        let ((tokenizer, _), windows) = (testing::corpus(), windows());
+        let recipe = TrainRecipe { steps: 24, validate_every: 3, learning_rate: 0.02, ..recipe() };
+        let go = |alpha| {
+            let objective = Objective { alpha, temperature: 1.0, divergence: Divergence::Forward };
+            let folder = tempfile::tempdir().expect("a folder");
+            let student = testing::student(1);
+            let mut teacher = Contrary(&windows);
+            let mut source = Text::new(&windows, Some(&mut teacher), &student, &objective, &recipe).expect("it fits");
+            let mut job = Job {
+                student: &student,
+                source: &mut source,
+                objective,
+                recipe: &recipe,
+                output: &Output::of_pretrained(folder.path(), student.shape(), &tokenizer).expect("an output"),
+                tokenizer: &tokenizer,
+                identity: fields(&recipe).expect("fields"),
+            };
+            let mut seen = Validations::default();
+            let best = train(&mut job, false, &mut seen).expect("it trains").best;
+            (best, seen.0)
+        };
+        let lowest = |all: &[crate::train::Validation], of: fn(&crate::train::Validation) -> f64| {
+            all.iter().min_by(|a, b| of(a).total_cmp(&of(b))).expect("some").step
+        };
+        for alpha in [0.0, 0.5, 1.0] {
+            let (best, all) = go(alpha);
+            for v in &all {
+                let expected = alpha * v.kl.expect("labels") + (1.0 - alpha) * v.loss;
+                assert!((v.objective - expected).abs() < 1e-9, "{v:?}");
+            }
+            assert_eq!(best.step, lowest(&all, |v| v.objective), "{alpha}");
+            // What is not trained gets worse, and would have chosen another model.
+            if alpha == 1.0 {
+                assert!(lowest(&all, |v| v.loss) < best.step, "{all:?}");
+            }
+        }
+    }
 }

@@ -101,7 +101,7 @@ pub struct TrainRecipe {
     pub sentence_share: f64,
     /// The share of the text that is kept for validation.
     pub validation_share: f64,
-    /// Steps between two validations; the best model so far is saved.
+    /// Steps between two validations; the model with the lowest objective so far is saved.
     pub validate_every: usize,
     /// Ends the training after so many validations without a better one.
     pub patience: Option<usize>,

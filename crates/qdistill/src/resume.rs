@@ -19,7 +19,7 @@ use std::path::Path;
 use store::{Bytes, DType};
 
 /// The version of the file's layout.
-const VERSION: &str = "3";
+const VERSION: &str = "4";
 
 /// The metadata that holds the checksum of everything else.
 const CHECKSUM: &str = "qdistill.blake3";

@@ -79,7 +79,9 @@ pub struct Validation {
     pub perplexity: f64,
     /// Mean KL(teacher || student) at the temperature, in nats; for sampled labels the cross-entropy to them.
     pub kl: Option<f64>,
-    /// Whether the loss is the best so far, and so the model was saved.
+    /// The mean over the held-out text of what the training minimizes; `loss` at alpha 0.
+    pub objective: f64,
+    /// Whether the objective is the lowest so far, and so the model was saved.
     pub best: bool,
 }
 
@@ -167,7 +169,8 @@ pub fn check_free(folder: &Path) -> Result<()> {
     crate::checkpoint::check_vacant(folder)
 }
 
-/// Trains, and leaves the model with the best validation loss in the output's folder. With `resume` it goes on where an
+/// Trains, and leaves the model with the lowest objective on the held-out text in the output's folder: what is trained is
+/// also what chooses, at `alpha` 1 the soft loss. With `resume` it goes on where an
 /// earlier call was interrupted, to the same numbers.
 ///
 /// # Errors
@@ -322,19 +325,27 @@ impl Trainer {
 
     fn validate(&mut self, job: &mut Job<'_>) -> Result<Validation> {
         let held_out = job.source.held_out();
-        let objective = Objective { divergence: Divergence::Forward, alpha: 0.0, ..job.objective };
-        let mut sum = Losses::default();
+        let trained = job.objective;
+        // The divergence that is shown is KL(teacher || student) in every training.
+        let shown = Objective { divergence: Divergence::Forward, alpha: 0.0, ..trained };
+        let is_shown = trained.alpha == 0.0 || trained.divergence == Divergence::Forward;
+        let (mut sum, mut other) = (Losses::default(), Losses::default());
         let mut labelled = true;
         for drawn in held_out.chunks((job.recipe.batch / job.recipe.parts()).max(1)) {
             let windows = drawn.iter().map(|d| job.source.window(d, true)).collect::<Result<Vec<_>>>()?;
             labelled &= windows.iter().all(|w| w.soft.is_some());
-            sum.add(&losses(job.student, &windows, &objective, None, None)?);
+            sum.add(&losses(job.student, &windows, &shown, None, None)?);
+            if !is_shown {
+                other.add(&losses(job.student, &windows, &trained, None, None)?);
+            }
         }
         let loss = sum.hard / sum.predictions as f64;
         check_finite(self.step, "the validation loss", loss)?;
         let kl = labelled.then_some(sum.soft / sum.predictions as f64);
-        let best = self.best.as_ref().is_none_or(|b| loss < b.loss);
-        let validation = Validation { step: self.step, loss, perplexity: loss.exp(), kl, best };
+        let objective = if is_shown { sum.mean(&trained) } else { other.mean(&trained) };
+        check_finite(self.step, "the validation's objective", objective)?;
+        let best = self.best.as_ref().is_none_or(|b| objective < b.objective);
+        let validation = Validation { step: self.step, loss, perplexity: loss.exp(), kl, objective, best };
         self.waited = if best { 0 } else { self.waited + 1 };
         if best {
             job.output.save(job.student)?;

@@ -113,10 +113,10 @@ pub struct TextScores {
 }
 
 impl TextScores {
-    /// What a verdict goes by; none without comparable scores.
-    pub fn evidence(&self) -> Option<Evidence> {
+    /// The evidence for a verdict, from `tokens` scored tokens; none without comparable scores.
+    pub fn evidence(&self, tokens: usize) -> Option<Evidence> {
         let (change, kl) = (self.change?, self.kl?);
-        Some(Evidence { ratio: change.ratio, ratio_ci95: change.ci95, kl: kl.mean, kl_ci95: kl.ci95 })
+        Some(Evidence { ratio: change.ratio, ratio_ci95: change.ci95, kl: kl.mean, kl_ci95: kl.ci95, tokens })
     }
 }
 

@@ -22,6 +22,9 @@
 //! Fewer tokens give wider intervals, and a wider interval never lies inside or outside of what a
 //! narrower one within it did not. So less evidence only weakens a verdict, to `inconclusive` in the
 //! end (a `same` by way of `equivalent`, a `destroyed` by way of `different`), and never improves it.
+//! The exception is the error that the test allows: a sample may mislead once in forty. Fewer than
+//! [`FEWEST_TOKENS`] tokens settle nothing, since a short text may hold none of the rare tokens that
+//! make up most of a mean KL, and its interval is then too narrow.
 //!
 //! The share of equal first choices is shown and does not decide: it has no scale that perplexity
 //! shares, and KL moves with it.
@@ -39,6 +42,9 @@ pub const DESTROYED_RATIO: f64 = 10.0;
 
 /// Above this mean divergence in nats, an artifact is destroyed.
 pub const DESTROYED_KL: f64 = 2.0;
+
+/// Fewest scored tokens that settle a verdict. One window of the default context has 511.
+pub const FEWEST_TOKENS: usize = 500;
 
 /// More tokens than this are no reasonable number to score.
 const MOST_TOKENS: f64 = 1e8;
@@ -108,7 +114,7 @@ pub fn rule(margin: Margin) -> String {
          ends below its margin), and there is a difference; different = beyond the margin (one of the two intervals \
          lies wholly outside; in brackets: which); inconclusive = neither is shown, more tokens can tell; destroyed = \
          different, with an interval wholly above {DESTROYED_RATIO} times the reference's perplexity or {DESTROYED_KL} \
-         nats. Lying inside is an equivalence test (two one-sided tests at 2.5% each). Fewer tokens can only weaken a \
+         nats. Fewer than {FEWEST_TOKENS} tokens settle nothing. Lying inside is an equivalence test (two one-sided tests at 2.5% each). Fewer tokens can only weaken a \
          verdict. Tokens that would settle it: for a chance of four in five, if the difference is as estimated.",
         significant(margin.nats()),
     )
@@ -126,7 +132,11 @@ pub fn rule_table(margin: Margin) -> [[String; 3]; 4] {
         ),
         row("shown, as above", "yes", Verdict::Equivalent),
         row("shown not to be: an interval lies wholly outside", "yes", Verdict::Different),
-        row("not settled by these tokens", "either", Verdict::Inconclusive),
+        row(
+            &format!("not settled by these tokens, or fewer than {FEWEST_TOKENS} of them"),
+            "either",
+            Verdict::Inconclusive,
+        ),
     ]
 }
 
@@ -185,7 +195,7 @@ pub enum Because {
     Perplexity,
     /// The divergence.
     Kl,
-    /// Too few tokens for an interval.
+    /// Fewer than [`FEWEST_TOKENS`] tokens.
     ShortText,
 }
 
@@ -200,6 +210,8 @@ pub struct Evidence {
     pub kl: f64,
     /// Its interval.
     pub kl_ci95: Option<Interval>,
+    /// Scored tokens.
+    pub tokens: usize,
 }
 
 /// Where an interval lies.
@@ -230,6 +242,9 @@ impl Evidence {
         let (Some(ratio), Some(kl)) = (self.ratio_ci95, self.kl_ci95) else {
             return (Verdict::Inconclusive, Some(Because::ShortText));
         };
+        if self.tokens < FEWEST_TOKENS {
+            return (Verdict::Inconclusive, Some(Because::ShortText));
+        }
         if ratio.0 > DESTROYED_RATIO {
             return (Verdict::Destroyed, Some(Because::PerplexityUp));
         }
@@ -247,17 +262,16 @@ impl Evidence {
         }
     }
 
-    /// About how many tokens would settle an inconclusive verdict, of which `tokens` were scored:
-    /// intervals narrow with the square root of their number. None where the verdict is settled, or
-    /// the difference lies so near the margin that no reasonable number would.
-    pub fn tokens_to_settle(&self, margin: Margin, tokens: usize) -> Option<u64> {
-        let settled = self.verdict(margin).0 != Verdict::Inconclusive;
-        let (ratio, kl) = (self.ratio_ci95?.map(f64::ln), self.kl_ci95?);
-        if settled {
+    /// About how many tokens would settle an inconclusive verdict: intervals narrow with the square
+    /// root of their number. None where the verdict is settled, or the difference lies so near the
+    /// margin that no reasonable number would.
+    pub fn tokens_to_settle(&self, margin: Margin) -> Option<u64> {
+        if self.verdict(margin).0 != Verdict::Inconclusive {
             return None;
         }
+        let (Some(ratio), Some(kl)) = (self.ratio_ci95, self.kl_ci95) else { return Some(FEWEST_TOKENS as u64) };
         let nats = margin.nats();
-        let parts = [(self.ratio.ln(), ratio), (self.kl, kl)];
+        let parts = [(self.ratio.ln(), ratio.map(f64::ln)), (self.kl, kl)];
         let is_outside = |estimate: f64| estimate.abs() > nats;
         let factor = match parts.iter().any(|p| is_outside(p.0)) {
             // One interval outside is enough.
@@ -267,8 +281,9 @@ impl Evidence {
             }
             false => parts.iter().map(|&(estimate, i)| factor(estimate, i, nats)).fold(0.0, f64::max),
         };
-        let needed = factor * tokens as f64;
-        (needed <= MOST_TOKENS).then(|| round_up(needed.max(tokens as f64 + 1.0)))
+        let needed = factor * self.tokens as f64;
+        let least = (self.tokens + 1).max(FEWEST_TOKENS) as f64;
+        (needed <= MOST_TOKENS).then(|| round_up(needed.max(least)))
     }
 }
 

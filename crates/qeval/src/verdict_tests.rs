@@ -6,7 +6,7 @@ use rand_chacha::ChaCha8Rng;
 
 fn evidence(ratio: [f64; 3], kl: [f64; 3]) -> Evidence {
     let interval = |v: [f64; 3]| Some(Interval(v[0], v[2]));
-    Evidence { ratio: ratio[1], ratio_ci95: interval(ratio), kl: kl[1], kl_ci95: interval(kl) }
+    Evidence { ratio: ratio[1], ratio_ci95: interval(ratio), kl: kl[1], kl_ci95: interval(kl), tokens: 1000 }
 }
 
 fn judged(ratio: [f64; 3], kl: [f64; 3]) -> (Verdict, Option<Because>) {
@@ -37,9 +37,9 @@ fn a_point_estimate_decides_nothing() {
     assert_eq!(judged([8.0, 12.0, 18.0], [1.0, 1.5, 1.9]).0, Verdict::Different);
     assert_eq!(judged([11.0, 12.0, 13.0], [1.0, 1.5, 1.9]), (Verdict::Destroyed, Some(Because::PerplexityUp)));
     assert_eq!(judged([1.0, 1.1, 1.2], [2.1, 2.5, 3.0]), (Verdict::Destroyed, Some(Because::Kl)));
-    let bare = Evidence { ratio: 1.0, ratio_ci95: None, kl: 0.0, kl_ci95: None };
+    let bare = Evidence { ratio: 1.0, ratio_ci95: None, kl: 0.0, kl_ci95: None, tokens: 20 };
     assert_eq!(bare.verdict(Margin::default()), (Verdict::Inconclusive, Some(Because::ShortText)));
-    assert_eq!(bare.tokens_to_settle(Margin::default(), 20), None);
+    assert_eq!(bare.tokens_to_settle(Margin::default()), Some(500));
     let none = Evidence { ratio: f64::NAN, ..bare };
     assert_eq!(none.verdict(Margin::default()).0, Verdict::Unscored);
 }
@@ -101,6 +101,7 @@ fn of_prefix(change: &[f64], kl: &[f64]) -> Evidence {
         ratio_ci95: intervals[0].map(|i| i.map(f64::exp)),
         kl: mean(kl),
         kl_ci95: intervals[1],
+        tokens: change.len(),
     }
 }
 
@@ -125,6 +126,61 @@ fn with_fewer_tokens_a_verdict_becomes_inconclusive() {
     assert!(settled > 100 && settled < 700, "{settled} of 800: both answers occur");
 }
 
+/// Changes and divergences of single tokens as they are on prose, or with heavier tails: lognormal
+/// divergences of mean `kl` whose logarithm has the standard deviation `spread`, and changes whose
+/// size goes with them.
+fn heavy(rng: &mut ChaCha8Rng, n: usize, (loss, kl): (f64, f64), spread: f64) -> (Vec<f64>, Vec<f64>) {
+    let mut normal = || {
+        let radius = (-2.0 * (1.0 - rng.random::<f64>()).ln()).sqrt();
+        radius * (std::f64::consts::TAU * rng.random::<f64>()).cos()
+    };
+    let one = |_| {
+        let size = (spread * normal() - spread * spread / 2.0).exp();
+        (loss + (2.0 * kl * size).sqrt() * normal(), kl * size)
+    };
+    (0..n).map(one).unzip()
+}
+
+#[test]
+fn a_short_text_settles_nothing() {
+    let margin = Margin::default();
+    let near = |tokens| Evidence { tokens, ..evidence([0.999, 1.0, 1.001], [0.001, 0.002, 0.003]) };
+    assert_eq!(near(499).verdict(margin), (Verdict::Inconclusive, Some(Because::ShortText)));
+    assert_eq!(near(499).tokens_to_settle(margin), Some(500));
+    assert_eq!(near(500).verdict(margin).0, Verdict::Equivalent);
+    let far = Evidence { tokens: 300, ..evidence([1.2, 1.3, 1.4], [0.1, 0.2, 0.3]) };
+    assert_eq!(far.verdict(margin).0, Verdict::Inconclusive);
+    let wide = Evidence { tokens: 250, ..evidence([0.9, 1.0, 1.1], [0.001, 0.002, 0.003]) };
+    assert!(wide.tokens_to_settle(margin).is_some_and(|n| n > 10_000), "{:?}", wide.tokens_to_settle(margin));
+}
+
+/// Of 200 texts for each artifact and tail, beginnings of a text seldom claim what the whole of it
+/// doesn't: the test errs once in forty, and with heavy tails a little more often.
+#[test]
+fn beginnings_of_a_text_claim_no_more_than_the_whole() {
+    let margin = Margin::default();
+    let nats = margin.nats();
+    let mut rng = ChaCha8Rng::seed_from_u64(3);
+    // Beyond the margin, at its edge, within, by perplexity and by KL.
+    let artifacts = [(0.0, 1.25 * nats), (0.0, nats), (1.2 * nats, 0.5 * nats), (0.0, 0.5 * nats)];
+    for spread in [1.2, 1.6] {
+        let mut more = [0; 4];
+        for (seen, artifact) in more.iter_mut().zip(artifacts) {
+            for _ in 0..200 {
+                let (change, kl) = heavy(&mut rng, 8192, artifact, spread);
+                let whole = of_prefix(&change, &kl).verdict(margin).0;
+                for n in [64, 128, 256, 499] {
+                    assert_eq!(of_prefix(&change[..n], &kl[..n]).verdict(margin).0, Verdict::Inconclusive);
+                }
+                let claims_more = |&n: &usize| !weakens(whole, of_prefix(&change[..n], &kl[..n]).verdict(margin).0);
+                *seen += usize::from([512, 1024, 2048, 4096].iter().any(claims_more));
+            }
+        }
+        // Any of four beginnings of 200 texts.
+        assert!(more.iter().all(|&m| m <= 14), "spread {spread}: {more:?} of 200");
+    }
+}
+
 #[test]
 fn the_tokens_that_would_settle_it_do() {
     let margin = Margin::default();
@@ -133,7 +189,7 @@ fn the_tokens_that_would_settle_it_do() {
         for seed in 0..60 {
             let (change, kl) = tokens(seed, 60_000, loss, kl);
             let few = of_prefix(&change[..512], &kl[..512]);
-            let Some(needed) = few.tokens_to_settle(margin, 512) else { continue };
+            let Some(needed) = few.tokens_to_settle(margin) else { continue };
             asked += 1;
             let n = (needed as usize).min(change.len());
             kept += usize::from(of_prefix(&change[..n], &kl[..n]).verdict(margin).0 != Verdict::Inconclusive);
@@ -148,12 +204,12 @@ fn how_many_tokens_would_settle_it() {
     let nats = margin.nats();
     // 0.004 nats from the margin, and 0.008 to the interval's end: 4 x 2.043 times the tokens.
     let e = |m: f64, w: f64| evidence([m - w, m, m + w].map(f64::exp), [0.003, 0.004, 0.005]);
-    assert_eq!(e(nats - 0.004, 0.008).tokens_to_settle(margin, 1000), Some(8200));
-    assert_eq!(e(nats + 0.004, 0.008).tokens_to_settle(margin, 1000), Some(8200));
-    assert_eq!(e(-nats - 0.004, 0.008).tokens_to_settle(margin, 1000), Some(8200));
+    assert_eq!(e(nats - 0.004, 0.008).tokens_to_settle(margin), Some(8200));
+    assert_eq!(e(nats + 0.004, 0.008).tokens_to_settle(margin), Some(8200));
+    assert_eq!(e(-nats - 0.004, 0.008).tokens_to_settle(margin), Some(8200));
     // At the margin, and settled already.
-    assert_eq!(e(nats, 0.008).tokens_to_settle(margin, 1000), None);
-    assert_eq!(e(0.0, 0.001).tokens_to_settle(margin, 1000), None);
+    assert_eq!(e(nats, 0.008).tokens_to_settle(margin), None);
+    assert_eq!(e(0.0, 0.001).tokens_to_settle(margin), None);
 }
 
 #[test]

@@ -83,7 +83,8 @@ pub struct Args {
     /// The share of the windows that is held out [default: 0.03].
     #[arg(long, value_name = "SHARE")]
     validation_share: Option<f64>,
-    /// Steps between two validations; the best model so far is in DIR [default: 100].
+    /// Steps between two validations; DIR holds the model with the lowest objective so far (at --alpha 1 the soft loss
+    /// alone) [default: 100].
     #[arg(long, value_name = "N")]
     validate_every: Option<usize>,
     /// Stop after so many validations without a better one.
@@ -172,6 +173,7 @@ pub fn run(args: &Args, bars: &Bars) -> Result<String> {
         ("qdistill.teacher_blake3".to_string(), teacher_hash.clone()),
         ("qdistill.student".to_string(), args.student.clone()),
         ("qdistill.loss".to_string(), serde_json::to_string(objective)?),
+        ("qdistill.best_by".to_string(), format!("lowest {objective} on the validation text")),
         (TrainedOn::KEY.to_string(), windows.trained_on(teacher.text.bos().is_some()).to_string()),
     ]);
     let kind = labels.as_ref().map(Labels::kind);
@@ -205,7 +207,7 @@ pub fn run(args: &Args, bars: &Bars) -> Result<String> {
     let mut bar = Bar::new(bars, kl.clone());
     let finished = train(&mut job, args.resume, &mut bar)?;
     draw(&args.output)?;
-    result(args, &finished, &kl, &student, began.elapsed().as_secs_f64())
+    result(args, &finished, (&kl, objective), &student, began.elapsed().as_secs_f64())
 }
 
 /// The file's settings under the flags.
@@ -282,12 +284,19 @@ fn draw(folder: &Path) -> Result<()> {
     Ok(store::output::write_file(&folder.join("loss.svg"), svg.as_bytes())?)
 }
 
-fn result(args: &Args, finished: &Finished, kl_name: &str, student: &Student, seconds: f64) -> Result<String> {
+fn result(
+    args: &Args,
+    finished: &Finished,
+    (kl_name, objective): (&str, &Objective),
+    student: &Student,
+    seconds: f64,
+) -> Result<String> {
     if args.json {
         let mut result = json!({
             "student": args.output,
             "weights": student.weights(),
             "device": runtime::device_name(student.device()),
+            "best_by": objective.to_string(),
         });
         if let (Value::Object(result), Value::Object(more)) = (&mut result, serde_json::to_value(finished)?) {
             result.extend(more);
@@ -298,13 +307,15 @@ fn result(args: &Args, finished: &Finished, kl_name: &str, student: &Student, se
     let kl = best.kl.map_or(String::new(), |kl| format!(", {kl_name} {kl:.4}"));
     let stopped = if finished.stopped_early { ", stopped early" } else { "" };
     Ok(format!(
-        "{}: {} weights, validation loss {:.4} (perplexity {:.3}){kl} at step {} of {}{stopped}; {}\n",
+        "{}: {} weights, validation loss {:.4} (perplexity {:.3}){kl} at step {} of {}{stopped}; the best by {objective}: \
+         {:.4}; {}\n",
         args.output.display(),
         format::count(student.weights() as u64),
         best.loss,
         best.perplexity,
         best.step,
         finished.steps,
+        best.objective,
         format::duration(seconds),
     ))
 }

@@ -50,6 +50,24 @@ impl Objective {
     pub const HARD: Self = Self { alpha: 0.0, temperature: 1.0, divergence: Divergence::Forward };
 }
 
+impl std::fmt::Display for Objective {
+    /// The terms that count: `cross-entropy`, `soft loss (forward divergence at T = 2)`, or both.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Objective { alpha, temperature, divergence } = self;
+        let divergence = match divergence {
+            Divergence::Forward => "forward",
+            Divergence::Reverse => "reverse",
+            Divergence::JensenShannon => "Jensen-Shannon",
+        };
+        let soft = format!("soft loss ({divergence} divergence at T = {temperature})");
+        match *alpha {
+            0.0 => f.write_str("cross-entropy"),
+            1.0 => f.write_str(&soft),
+            _ => write!(f, "{alpha} x {soft} + {} x cross-entropy", (1e6 * (1.0 - alpha)).round() / 1e6),
+        }
+    }
+}
+
 /// The teacher's distribution for one prediction.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum SoftRow<'a> {

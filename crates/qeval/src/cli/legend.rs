@@ -1,8 +1,7 @@
 //! What stands below the table.
 
 use crate::rows::{Comparison, Row, smallest_within};
-use crate::stats::SHORTEST_BLOCK;
-use crate::verdict::{Because, Verdict};
+use crate::verdict::{Because, FEWEST_TOKENS, Verdict};
 use crate::{speed, verdict};
 use report::format;
 
@@ -27,7 +26,8 @@ fn elsewhere(row: &Row, comparison: &Comparison) -> Vec<String> {
     let later = comparison.corpora.iter().zip(&row.corpora).skip(1);
     later
         .filter_map(|(corpus, scores)| {
-            let (verdict, _) = scores.evidence().filter(|_| !row.is_reference)?.verdict(comparison.margin);
+            let evidence = scores.evidence(corpus.tokens_scored).filter(|_| !row.is_reference)?;
+            let (verdict, _) = evidence.verdict(comparison.margin);
             (verdict != row.verdict).then(|| format!("{}: {verdict} on {}.", row.label, corpus.name))
         })
         .collect()
@@ -54,8 +54,9 @@ pub fn smallest(comparison: &Comparison) -> String {
 fn unsettled(row: &Row, comparison: &Comparison) -> Vec<String> {
     let scored = comparison.corpora.first().map_or(0, |c| c.tokens_scored as u64);
     let what = match (row.verdict, row.verdict_because, row.tokens_to_settle) {
-        (Verdict::Inconclusive, Some(Because::ShortText), _) => {
-            format!("{} tokens are too few for an interval: score at least {}", scored, 16 * SHORTEST_BLOCK)
+        (Verdict::Inconclusive, Some(Because::ShortText), tokens) => {
+            let needed = tokens.unwrap_or(FEWEST_TOKENS as u64);
+            format!("{scored} tokens settle nothing: score at least {}", format::count(needed))
         }
         (Verdict::Inconclusive, _, Some(tokens)) => {
             format!("about {} tokens would settle it ({} were scored)", format::count(tokens), format::count(scored))

@@ -146,10 +146,10 @@ fn judged(mut row: Row, tokens: usize, margin: Margin) -> Row {
     if row.is_reference {
         return row;
     }
-    match row.scores.evidence() {
+    match row.scores.evidence(tokens) {
         Some(evidence) => {
             (row.verdict, row.verdict_because) = evidence.verdict(margin);
-            row.tokens_to_settle = evidence.tokens_to_settle(margin, tokens);
+            row.tokens_to_settle = evidence.tokens_to_settle(margin);
         }
         None if row.error.is_some() => row.verdict = Verdict::Failed,
         None => {}
