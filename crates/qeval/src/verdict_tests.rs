@@ -154,30 +154,35 @@ fn a_short_text_settles_nothing() {
     assert!(wide.tokens_to_settle(margin).is_some_and(|n| n > 10_000), "{:?}", wide.tokens_to_settle(margin));
 }
 
-/// Of 200 texts for each artifact and tail, beginnings of a text seldom claim what the whole of it
-/// doesn't: the test errs once in forty, and with heavy tails a little more often.
+/// The beginning of a text seldom claims what the whole of it doesn't: the test errs at each end once in
+/// forty, and only where the true difference lies at the margin.
 #[test]
 fn beginnings_of_a_text_claim_no_more_than_the_whole() {
+    const TEXTS: usize = 100;
     let margin = Margin::default();
     let nats = margin.nats();
     let mut rng = ChaCha8Rng::seed_from_u64(3);
-    // Beyond the margin, at its edge, within, by perplexity and by KL.
-    let artifacts = [(0.0, 1.25 * nats), (0.0, nats), (1.2 * nats, 0.5 * nats), (0.0, 0.5 * nats)];
+    // Loss and KL, and how many of 100 beginnings may claim more.
+    let artifacts = [
+        ((0.0, 1.25 * nats), 2),
+        ((0.0, 0.5 * nats), 2),
+        ((0.0, nats), 8),
+        ((1.2 * nats, 0.5 * nats), 8),
+    ];
     for spread in [1.2, 1.6] {
-        let mut more = [0; 4];
-        for (seen, artifact) in more.iter_mut().zip(artifacts) {
-            for _ in 0..200 {
+        for (artifact, most) in artifacts {
+            let mut more = [0; 4];
+            for _ in 0..TEXTS {
                 let (change, kl) = heavy(&mut rng, 8192, artifact, spread);
-                let whole = of_prefix(&change, &kl).verdict(margin).0;
-                for n in [64, 128, 256, 499] {
-                    assert_eq!(of_prefix(&change[..n], &kl[..n]).verdict(margin).0, Verdict::Inconclusive);
+                let of = |n: usize| of_prefix(&change[..n], &kl[..n]).verdict(margin).0;
+                let whole = of(8192);
+                for (more, n) in more.iter_mut().zip([512, 1024, 2048, 4096]) {
+                    *more += usize::from(!weakens(whole, of(n)));
                 }
-                let claims_more = |&n: &usize| !weakens(whole, of_prefix(&change[..n], &kl[..n]).verdict(margin).0);
-                *seen += usize::from([512, 1024, 2048, 4096].iter().any(claims_more));
+                assert_eq!(of(499), Verdict::Inconclusive);
             }
+            assert!(more.iter().all(|&m| m <= most), "{artifact:?}, spread {spread}: {more:?} of {TEXTS}");
         }
-        // Any of four beginnings of 200 texts.
-        assert!(more.iter().all(|&m| m <= 14), "spread {spread}: {more:?} of 200");
     }
 }
 
