@@ -163,12 +163,7 @@ fn beginnings_of_a_text_claim_no_more_than_the_whole() {
     let nats = margin.nats();
     let mut rng = ChaCha8Rng::seed_from_u64(3);
     // Loss and KL, and how many of 100 beginnings may claim more.
-    let artifacts = [
-        ((0.0, 1.25 * nats), 2),
-        ((0.0, 0.5 * nats), 2),
-        ((0.0, nats), 8),
-        ((1.2 * nats, 0.5 * nats), 8),
-    ];
+    let artifacts = [((0.0, 1.25 * nats), 2), ((0.0, 0.5 * nats), 2), ((0.0, nats), 8), ((1.2 * nats, 0.5 * nats), 8)];
     for spread in [1.2, 1.6] {
         for (artifact, most) in artifacts {
             let mut more = [0; 4];
