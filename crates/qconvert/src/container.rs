@@ -10,7 +10,8 @@ use indexmap::IndexMap;
 use schemes::GgmlType;
 use std::ops::Range;
 use std::path::Path;
-use store::output::{OutputDir, OutputFile};
+use store::output::provenance::{FILES_KEY, SEAL_KEY, SEAL_PLACEHOLDER, files_list};
+use store::output::{Existing, Form, OutputDir, OutputFile, check_file, check_folder};
 use store::{DType, gguf, safetensors};
 
 /// An artifact being written.
@@ -144,6 +145,22 @@ pub fn prepare(source: &Source<'_>, plan: &Plan, job: &Job) -> Result<Artifact> 
     }
 }
 
+/// Checks a destination before any work, such as a calibration; [`prepare`] checks it again.
+///
+/// # Errors
+/// As [`store::output::check_file`] and [`store::output::check_folder`].
+pub fn check(source: &Source<'_>, settings: &Settings, destination: &Path, existing: Existing) -> Result<()> {
+    crate::refuse_source(destination, source)?;
+    let split_gguf = settings.max_shard.is_some() && destination.is_dir();
+    if settings.target == Target::Gguf && !split_gguf {
+        return Ok(check_file::<&Path>(destination, Form::Gguf, existing, &[])?);
+    }
+    let mut names = vec!["config.json", safetensors::SINGLE_FILE];
+    names.extend(source.model.side_files.iter().map(|f| f.name.as_str()));
+    let names = if split_gguf { &[][..] } else { &names };
+    Ok(check_folder::<&Path>(destination, existing, names, &[])?)
+}
+
 fn tensors(plan: &Plan) -> impl Iterator<Item = &OutTensor> {
     plan.weights.iter().flat_map(|w| &w.laid.tensors)
 }
@@ -160,18 +177,21 @@ fn prepare_safetensors(source: &Source<'_>, plan: &Plan, job: &Job) -> Result<Ar
         .map(|t| safetensors::TensorSpec { name: t.name.clone(), dtype: t.dtype, shape: t.shape.clone() })
         .collect();
     let shards = safetensors::shard(&specs, job.settings.max_shard.unwrap_or(u64::MAX), module_of);
-    let directory = OutputDir::create(&job.destination)?;
+    let directory = OutputDir::create(&job.destination, job.existing)?;
     let mut texts = Vec::new();
     if shards.len() > 1 {
         texts.push((safetensors::INDEX_FILE.to_string(), safetensors::index_json(&shards, &specs)));
     }
     texts.extend(config::config_json(source, plan).map(|c| ("config.json".to_string(), config::text(source, &c))));
+    metadata.insert(FILES_KEY.into(), beside_list(source, &texts));
+    let mut sealed = metadata.clone();
+    sealed.insert(SEAL_KEY.into(), SEAL_PLACEHOLDER.into());
     let mut artifact = Artifact::empty();
     let mut places = Vec::with_capacity(specs.len());
     for (i, shard) in shards.iter().enumerate() {
-        let planned = safetensors::plan(&job.destination.join(&shard.file), &specs[shard.tensors.clone()], &metadata)?;
+        let planned = safetensors::plan(&job.destination.join(&shard.file), &specs[shard.tensors.clone()], &sealed)?;
         let file = directory.file(&shard.file, Some(planned.file_len()))?;
-        file.write_all_at(planned.header(), 0)?;
+        file.write_header(planned.header(), planned.metadata_value(SEAL_KEY).map(|r| r.start))?;
         places.extend(planned.offsets().iter().map(|&o| (i, o)));
         artifact.patches.push(planned.metadata_value(config::HASH_KEY).map(|r| r.start));
         artifact.files.push(file);
@@ -187,6 +207,12 @@ fn prepare_safetensors(source: &Source<'_>, plan: &Plan, job: &Job) -> Result<Ar
     artifact.places = by_weight(plan, places.into_iter());
     artifact.directory = Some(directory);
     Ok(artifact)
+}
+
+/// Says which files travel beside the weights, so that a later run knows them as ours.
+fn beside_list(source: &Source<'_>, texts: &[(String, String)]) -> String {
+    let side_files = source.model.side_files.iter().map(|f| (f.name.as_str(), &f.data[..]));
+    files_list(side_files.chain(texts.iter().map(|(name, text)| (name.as_str(), text.as_bytes()))))
 }
 
 /// Tensors of one module stay in one shard.
@@ -241,7 +267,7 @@ fn prepare_gguf(source: &Source<'_>, plan: &Plan, job: &Job) -> Result<Artifact>
     let mut hf = gguf_beside(source, plan, &job.settings)?;
     let planned = gguf_tensors(plan, &hf, path)?;
     let parts = gguf_parts(&planned, job.settings.max_shard);
-    let directory = if parts.len() > 1 { Some(OutputDir::create(path)?) } else { None };
+    let directory = if parts.len() > 1 { Some(OutputDir::create(path, job.existing)?) } else { None };
     let mut artifact = Artifact::empty();
     artifact.notes = hf.warnings.iter().map(|w| format!("warning: {w}")).collect();
     // "model" of "model.gguf", but all of "qwen2.5-0.5b".
@@ -255,13 +281,14 @@ fn prepare_gguf(source: &Source<'_>, plan: &Plan, job: &Job) -> Result<Artifact>
             hf.metadata.append(&mut metadata);
             metadata.clone_from(&hf.metadata);
         }
+        metadata.push((SEAL_KEY.into(), SEAL_PLACEHOLDER.into()));
         let shown = if directory.is_some() { path.join(&name) } else { path.clone() };
         let layout = gguf::Plan::new(&shown, &metadata, &planned[range.clone()])?;
         let file = match &directory {
             Some(directory) => directory.file(&name, Some(layout.file_len()))?,
-            None => OutputFile::create(path, Some(layout.file_len()))?,
+            None => OutputFile::create(path, Form::Gguf, job.existing, Some(layout.file_len()))?,
         };
-        file.write_all_at(layout.header(), 0)?;
+        file.write_header(layout.header(), layout.value_offset(SEAL_KEY))?;
         places.extend((0..range.len()).map(|t| (i, layout.offset(t))));
         artifact.patches.push(layout.value_offset(config::HASH_KEY));
         artifact.bytes += layout.file_len();

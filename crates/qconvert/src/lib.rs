@@ -39,6 +39,7 @@ use runtime::Options;
 use schemes::Scheme;
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
+use store::output::Existing;
 use store::{Bos, Cut, Progress};
 
 /// One artifact to make.
@@ -50,6 +51,8 @@ pub struct Job {
     pub settings: Settings,
     /// The GGUF file or the directory to write.
     pub destination: PathBuf,
+    /// What becomes of a destination that exists.
+    pub existing: Existing,
 }
 
 /// One artifact made.

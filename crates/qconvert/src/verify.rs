@@ -8,6 +8,7 @@ use crate::layout::{Content, Layout, OutTensor};
 use crate::plan::{Plan, PlannedWeight, Settings, Source};
 use crate::reference::{self, Rows};
 use crate::source::{Values, Weight};
+use store::output::provenance::SEAL_KEY;
 use candle_core::Device;
 use indexmap::IndexMap;
 use rayon::prelude::*;
@@ -55,7 +56,9 @@ fn gguf_beside(
 ) -> Result<()> {
     let differs = |what: String| Err(Error::CrossCheck { path: path.into(), what });
     let bytes = store::Bytes::map(first)?;
-    let written = gguf::parse(first, &bytes)?;
+    let mut written = gguf::parse(first, &bytes)?;
+    // It is of the header as it is, and no part of what was planned.
+    written.metadata.shift_remove(SEAL_KEY);
     if written.metadata.len() != metadata.len() {
         return differs(format!("has {} keys, {} were to be written", written.metadata.len(), metadata.len()));
     }

@@ -22,7 +22,7 @@ fn check(
     let mut settings = Settings::new(target);
     settings.layout = layout;
     settings.calibration = Some(common::fake_calibration(&source));
-    let job = Job { scheme, settings, destination: out.to_path_buf() };
+    let job = Job { scheme, settings, destination: out.to_path_buf(), existing: Default::default() };
     let made = convert(&source, std::slice::from_ref(&job), &Silent)?;
     verify::verify(out, &source, &made[0].plan, &job.settings, &Silent)?;
     let reopened = store::open(out)?;
@@ -97,7 +97,7 @@ fn large_gguf_models_are_split_and_read_as_one() {
         (settings.max_shard, settings.verify) = (max_shard, true);
         // Twice: a folder of parts that is there is replaced.
         for _ in 0..2 {
-            let job = Job { scheme, settings: settings.clone(), destination: destination.clone() };
+            let job = Job { scheme, settings: settings.clone(), destination: destination.clone(), existing: Default::default() };
             convert(&source, std::slice::from_ref(&job), &Silent).expect("converts");
         }
     }
@@ -144,7 +144,7 @@ fn emulated_weights_are_what_the_scheme_decodes_to() {
             settings.calibration = Some(common::fake_calibration(&source));
             settings.verify = true;
             let destination = dir.path().join(format!("{scheme}-{name}"));
-            let job = Job { scheme, settings, destination: destination.clone() };
+            let job = Job { scheme, settings, destination: destination.clone(), existing: Default::default() };
             convert(&source, std::slice::from_ref(&job), &Silent).unwrap_or_else(|e| panic!("{scheme} {name}: {e}"));
             store::open(&destination).expect("opens")
         };

@@ -44,7 +44,7 @@ impl Converted {
         };
         let destination = folder.path().join(name);
         let settings = Settings { layout, calibration: calibration.cloned(), ..Settings::new(target) };
-        let job = Job { scheme, settings, destination: destination.clone() };
+        let job = Job { scheme, settings, destination: destination.clone(), existing: Default::default() };
         qconvert::convert(source, &[job], progress)?;
         Ok(Converted { model: store::open(&destination)?, _transient: transient, _folder: folder })
     }

@@ -17,9 +17,6 @@ pub enum Error {
     /// The page template could not be filled in.
     #[error("the page could not be laid out: {0}")]
     Template(#[from] minijinja::Error),
-    /// A file that is no page, where a page should go.
-    #[error("{}: is there and is no report of this project: not replaced; choose another file", .0.display())]
-    Foreign(std::path::PathBuf),
     /// The result could not be written.
     #[error("the report could not be written: {0}")]
     Write(#[from] std::io::Error),

@@ -26,7 +26,7 @@ pub mod spark;
 pub mod table;
 mod terminal;
 
-pub use device::{ComputeArgs, DeviceArgs};
+pub use device::{ComputeArgs, DeviceArgs, OverwriteArgs};
 pub use error::Error;
 pub use interrupt::tidy_when_interrupted;
 pub use terminal::{arguments, error_line, print_result, stdout_form};

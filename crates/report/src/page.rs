@@ -1,11 +1,8 @@
 //! One self-contained HTML page: no script, nothing loaded from elsewhere.
 
-use std::fs::File;
-use std::io::Read as _;
-use std::path::Path;
-
 use minijinja::{AutoEscape, Environment, UndefinedBehavior, context};
 use serde::Serialize;
+use store::output::provenance::PAGE_GENERATOR;
 
 use crate::Error;
 use crate::chart::{self, Chart};
@@ -117,24 +114,8 @@ impl Figure {
     }
 }
 
-/// What a page says it was made by.
-const GENERATOR: &str = "qinspect, qconvert, qeval or qdistill";
-
 const TEMPLATE: &str = include_str!("../assets/page.html");
 const STYLE: &str = include_str!("../assets/page.css");
-
-/// Refuses to replace a file that is no page of this project: nobody else's work is lost to a slip of the hand. What
-/// isn't there, or can't be read, is left to whoever writes.
-///
-/// # Errors
-///
-/// [`Error::Foreign`].
-pub fn refuse_foreign(path: &Path) -> Result<(), Error> {
-    let mut head = Vec::new();
-    let read = File::open(path).map(|file| file.take(1024).read_to_end(&mut head));
-    let ours = head.windows(GENERATOR.len()).any(|part| part == GENERATOR.as_bytes());
-    if read.is_err() || head.is_empty() || ours { Ok(()) } else { Err(Error::Foreign(path.into())) }
-}
 
 impl Page {
     /// The page as HTML.
@@ -149,7 +130,7 @@ impl Page {
         environment.add_template("page.html", TEMPLATE)?;
         let style = format!("{}{STYLE}", chart::stylesheet());
         let page = self.view();
-        Ok(environment.get_template("page.html")?.render(context! { page, style, generator => GENERATOR })?)
+        Ok(environment.get_template("page.html")?.render(context! { page, style, generator => PAGE_GENERATOR })?)
     }
 
     /// Writes [`Page::render`].
@@ -376,16 +357,16 @@ mod tests {
     }
 
     #[test]
-    fn only_pages_are_replaced() {
+    fn a_page_is_known_as_one_of_ours() {
+        use store::output::{Existing, Form, check_file};
         let file = tempfile::NamedTempFile::new().expect("a file");
         let says = |text: &str| {
             std::fs::write(file.path(), text).expect("written");
-            refuse_foreign(file.path()).map_err(|e| e.to_string())
+            check_file::<&std::path::Path>(file.path(), Form::Page, Existing::Overwrite, &[]).map_err(|e| e.to_string())
         };
         assert_eq!(says(&page().render().expect("the template is right")), Ok(()));
         assert_eq!(says(""), Ok(()));
         assert!(says("<!DOCTYPE html>\n<title>My thesis</title>").expect_err("foreign").contains("not replaced"));
-        refuse_foreign(Path::new("nowhere")).expect("nothing is there");
     }
 
     #[test]

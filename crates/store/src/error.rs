@@ -52,6 +52,40 @@ pub enum Error {
         /// The input that it is.
         input: PathBuf,
     },
+    /// The destination exists.
+    #[error("{path}: {what}: choose another output, or give --overwrite to replace what one of these programs wrote")]
+    Exists {
+        /// The output.
+        path: PathBuf,
+        /// What is there.
+        what: &'static str,
+    },
+    /// The destination holds what none of the programs wrote.
+    #[error("{path}: {what}: not replaced; move it away or choose another output")]
+    Foreign {
+        /// The output, or the file in it.
+        path: PathBuf,
+        /// What is there.
+        what: String,
+    },
+    /// A folder that is never replaced.
+    #[error("{path}: {what}: never replaced; name a folder inside it, or another one")]
+    Protected {
+        /// The output.
+        path: PathBuf,
+        /// What it is.
+        what: &'static str,
+    },
+    /// The disk is full.
+    #[error("{path}: the disk lacks room: {needed} bytes are needed, {free} are free; free some or choose another output")]
+    NoRoom {
+        /// The output.
+        path: PathBuf,
+        /// Bytes to write.
+        needed: u64,
+        /// Bytes that are free.
+        free: u64,
+    },
 }
 
 impl Error {

@@ -95,6 +95,10 @@ pub struct Args {
     #[arg(long)]
     pub verify: bool,
 
+    /// Whether an existing destination is replaced.
+    #[command(flatten)]
+    pub overwrite: report::OverwriteArgs,
+
     /// Print the result as JSON.
     #[arg(long)]
     pub json: bool,

@@ -117,7 +117,7 @@ fn plan_all(args: &Args, request: &Request, source: &Source<'_>, obstacle: &mut 
         }
         let destination = destination(args, request, &plan);
         if args.output.is_some() {
-            check_destination(args, &destination, source)?;
+            check_destination(args, request, &destination, source)?;
         }
         wanted.push(Wanted { scheme, plan, destination });
     }
@@ -145,7 +145,7 @@ fn destination(args: &Args, request: &Request, plan: &Plan) -> PathBuf {
     }
 }
 
-fn check_destination(args: &Args, destination: &Path, source: &Source<'_>) -> Result<()> {
+fn check_destination(args: &Args, request: &Request, destination: &Path, source: &Source<'_>) -> Result<()> {
     if args.to == To::Gguf && destination.as_os_str().to_string_lossy().ends_with('/') {
         bail!(Usage(format!(
             "{} names a folder, and one GGUF file is to be written: name it, such as {}model.gguf",
@@ -153,7 +153,13 @@ fn check_destination(args: &Args, destination: &Path, source: &Source<'_>) -> Re
             destination.display()
         )));
     }
-    Ok(crate::refuse_source(destination, source)?)
+    let existing = args.overwrite.existing();
+    // The folder of several schemes is made when the work begins.
+    if let Some(output) = args.output.as_deref().filter(|output| *output != destination && !output.exists()) {
+        let name = destination.file_name().unwrap_or_default().to_string_lossy();
+        return Ok(store::output::check_folder::<&Path>(output, existing, &[&name], &[])?);
+    }
+    Ok(crate::container::check(source, &request.settings, destination, existing)?)
 }
 
 /// The folder that holds the artifacts of several schemes; one that was made for them is removed

@@ -114,7 +114,8 @@ fn ready(
             few.tokens
         ));
     }
-    let job = |w: Wanted| Job { scheme: w.scheme, settings: settings.clone(), destination: w.destination };
+    let existing = args.overwrite.existing();
+    let job = |w: Wanted| Job { scheme: w.scheme, settings: settings.clone(), destination: w.destination, existing };
     Ok(wanted.into_iter().map(job).collect())
 }
 

@@ -142,6 +142,9 @@ pub struct LogitsArgs {
     /// Where to write: a safetensors file with `tokens` (I64, n) and `logits` (F32, n x vocabulary).
     #[arg(short, long, value_name = "FILE")]
     pub output: PathBuf,
+    /// Whether an existing file is replaced.
+    #[command(flatten)]
+    pub overwrite: report::OverwriteArgs,
     /// Whose arithmetic, and where.
     #[command(flatten)]
     pub engine: EngineArgs,
@@ -262,6 +265,9 @@ pub struct OutputArgs {
     /// Also write one self-contained page with the table and plots.
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
+    /// Whether existing files are replaced.
+    #[command(flatten)]
+    pub overwrite: report::OverwriteArgs,
 }
 
 impl OutputArgs {

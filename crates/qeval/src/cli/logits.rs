@@ -6,11 +6,12 @@ use crate::model::LanguageModel;
 use crate::{Bos, Encoder, Packed};
 use anyhow::{Result, bail};
 use safetensors::tensor::{Dtype, TensorView};
-use store::output::{refuse_same_file, write_file};
+use store::output::{Form, check_file, write_file};
 
 /// `qeval logits`: one sequence through the model, all logits to a file.
 pub fn logits(args: &LogitsArgs) -> Result<Outcome> {
-    refuse_same_file(&args.output, &[args.model.as_path()])?;
+    let existing = args.overwrite.existing();
+    check_file(&args.output, Form::Logits, existing, &[args.model.as_path()])?;
     let compute = args.engine.compute(None)?;
     let files = store::open(&args.model)?;
     let name = args.model.display().to_string();
@@ -37,9 +38,9 @@ pub fn logits(args: &LogitsArgs) -> Result<Outcome> {
             ("tokens", TensorView::new(Dtype::I64, vec![tokens.len()], &ids)?),
             ("logits", TensorView::new(Dtype::F32, vec![tokens.len(), vocab], &values)?),
         ],
-        None,
+        Some(std::collections::HashMap::from([("qeval.logits".into(), env!("CARGO_PKG_VERSION").into())])),
     )?;
-    write_file(&args.output, &bytes)?;
+    write_file(&args.output, Form::Logits, existing, &bytes)?;
     Ok(Outcome {
         text: format!("{} x {vocab} logits in {}\n", tokens.len(), args.output.display()),
         problems: broken.map(|at| format!("{name}: logits at position {at} are NaN or infinite")).into_iter().collect(),

@@ -10,7 +10,7 @@ use report::table::{Cell, Column, Table, Terminal, Tone};
 use runtime::KvType;
 use serde::Serialize;
 use std::path::Path;
-use store::output::{OutputFile, refuse_same_file, write_file};
+use store::output::{Form, check_file, refuse_same_file, write_file};
 
 /// What a command found, in every form that it can be asked for in.
 pub trait Findings {
@@ -66,9 +66,11 @@ pub fn push_failed(table: &mut Table, failed: &[Failed], mark: &str) -> Result<(
     Ok(())
 }
 
-/// A value as JSON that people can read, too.
+/// A value as JSON that people can read, too, with the program's name as its first field.
 pub fn json(value: &impl Serialize) -> Result<String> {
-    Ok(serde_json::to_string_pretty(value)? + "\n")
+    let text = serde_json::to_string_pretty(value)?;
+    let tool = format!("{{\n  \"tool\": \"qeval {}\",\n", env!("CARGO_PKG_VERSION"));
+    Ok(text.strip_prefix("{\n").map_or_else(|| text.clone(), |rest| tool + rest) + "\n")
 }
 
 /// Checks what is asked of the output before any work.
@@ -76,28 +78,28 @@ pub fn check(args: &OutputArgs, inputs: &[&Path]) -> Result<()> {
     if args.formats() > 1 {
         bail!(Usage("only one of --json, --markdown and --csv can be printed; --json=FILE writes a file".into()));
     }
-    let files: Vec<&Path> = args.json.iter().flatten().chain(&args.html).map(|f| f.as_path()).collect();
-    for (at, file) in files.iter().enumerate() {
-        refuse_same_file(file, inputs)?;
+    let json = args.json.iter().flatten().map(|f| (f.as_path(), Form::Report));
+    let (files, forms): (Vec<&Path>, Vec<Form>) = json.chain(args.html.iter().map(|f| (f.as_path(), Form::Page))).unzip();
+    for (at, (file, form)) in files.iter().zip(forms).enumerate() {
         // By any other path or link, too.
         if refuse_same_file(file, &files[..at]).is_err() {
             let what = format!("--json and --html would both write {}; give each a file of its own", file.display());
             bail!(Usage(what));
         }
         // Nobody wants to wait for scores that can't be written.
-        drop(OutputFile::create(file, None)?);
+        check_file(file, form, args.overwrite.existing(), inputs)?;
     }
-    args.html.as_deref().map_or(Ok(()), report::page::refuse_foreign)?;
     Ok(())
 }
 
 /// Writes the files, and gives what is printed.
 pub fn present(found: &dyn Findings, args: &OutputArgs) -> Result<Outcome> {
+    let existing = args.overwrite.existing();
     if let Some(Some(path)) = &args.json {
-        write_file(path, found.to_json()?.as_bytes())?;
+        write_file(path, Form::Report, existing, found.to_json()?.as_bytes())?;
     }
     if let Some(path) = &args.html {
-        write_file(path, found.page()?.render()?.as_bytes())?;
+        write_file(path, Form::Page, existing, found.page()?.render()?.as_bytes())?;
     }
     let each = |form: &dyn Fn(&Table) -> String| -> Result<String> {
         let texts: Vec<String> = found.tables(args.verbose)?.iter().map(form).collect();
@@ -179,6 +181,7 @@ mod tests {
                 csv: false,
                 verbose: false,
                 html: Some(at(html)),
+                overwrite: report::OverwriteArgs { overwrite: true },
             };
             super::check(&args, &[])
         };

@@ -16,7 +16,7 @@ use report::table::{Cell, Column, Table, Terminal};
 use report::{ComputeArgs, format};
 use std::path::{Path, PathBuf};
 use store::Progress;
-use store::output::write_file;
+use store::output::{Form, check_file, write_file};
 
 /// The trace that is used when none is named.
 const TRACE: &str = include_str!("../../data/trace.jsonl");
@@ -120,8 +120,10 @@ fn make(path: &Path, args: &ScheduleArgs) -> Result<Outcome> {
     if !(args.gap.is_finite() && (0.0..=1e6).contains(&args.gap)) {
         bail!(Usage(format!("a gap of {} steps is not between 0 and a million", args.gap)));
     }
+    let existing = args.output.overwrite.existing();
+    check_file::<&Path>(path, Form::Trace, existing, &[])?;
     let trace = schedule::draw(args.seed, args.gap);
-    write_file(path, trace.to_json_lines().as_bytes())?;
+    write_file(path, Form::Trace, existing, trace.to_json_lines().as_bytes())?;
     let text = format!("{} requests in {}\n", trace.requests.len(), path.display());
     Ok(Outcome { text, problems: Vec::new() })
 }

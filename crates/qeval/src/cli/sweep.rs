@@ -11,6 +11,7 @@ use runtime::Options;
 use schemes::Scheme;
 use std::path::{Component, Path, PathBuf};
 use store::Progress;
+use store::output::{Existing, Form, check_file, check_folder};
 use tempfile::TempDir;
 
 /// What the built-in model is called.
@@ -28,6 +29,10 @@ pub fn sweep(args: &SweepArgs, progress: &dyn Progress) -> Result<Outcome> {
     if let (Some(keep), Some(model)) = (&args.keep, &args.model) {
         refuse_model_folder(keep, model)?;
     }
+    let existing = args.output.overwrite.existing();
+    if let Some(keep) = args.keep.as_deref().filter(|keep| keep.exists()) {
+        schemes.iter().try_for_each(|scheme| check_kept(keep, scheme, existing))?;
+    }
     let request = run::request(&args.text, &args.measure)?;
     let compute = args.text.compute()?;
     let work = Work::new(args.model.as_deref())?;
@@ -38,7 +43,7 @@ pub fn sweep(args: &SweepArgs, progress: &dyn Progress) -> Result<Outcome> {
         None => builtin::CALIBRATION.into(),
     };
     let calibration = Calibration { text, tokens: args.calibration_tokens };
-    let paths = convert(&reference, &schemes, target, &calibration, progress)?;
+    let paths = convert(&reference, &schemes, (target, existing), &calibration, progress)?;
     let artifacts: Vec<Opened> = paths.iter().map(|path| Opened::open(path, &compute, &reference)).collect();
 
     let mut known = reference.subject(None)?;
@@ -138,12 +143,26 @@ fn real(path: &Path) -> PathBuf {
     path
 }
 
+/// Where a scheme's artifact goes, and whether it is a GGUF file.
+fn place(target: &Path, scheme: Scheme) -> (PathBuf, bool) {
+    let ggml = matches!(scheme, Scheme::Ggml(_));
+    (target.join(if ggml { format!("{scheme}.gguf") } else { scheme.to_string() }), ggml)
+}
+
+/// Checks the place of an artifact that is kept, before any work.
+fn check_kept(keep: &Path, scheme: &Scheme, existing: Existing) -> Result<()> {
+    match place(keep, *scheme) {
+        (file, true) => Ok(check_file::<&Path>(&file, Form::Gguf, existing, &[])?),
+        (folder, false) => Ok(check_folder::<&Path>(&folder, existing, &[], &[])?),
+    }
+}
+
 /// Converts the reference: to the packed layout, which holds every scheme at its true bits per weight, and to GGUF
 /// where the scheme is one of ggml's types. One pass for each of the two. Gives the artifacts' paths.
 pub fn convert(
     reference: &Loaded,
     schemes: &[Scheme],
-    target: &Path,
+    (target, existing): (&Path, Existing),
     calibration: &Calibration,
     progress: &dyn Progress,
 ) -> Result<Vec<PathBuf>> {
@@ -159,11 +178,10 @@ pub fn convert(
     std::fs::create_dir_all(target).with_context(|| format!("cannot create {}", target.display()))?;
     let mut jobs = Vec::with_capacity(schemes.len());
     for &scheme in schemes {
-        let ggml = matches!(scheme, Scheme::Ggml(_));
-        let destination = target.join(if ggml { format!("{scheme}.gguf") } else { scheme.to_string() });
+        let (destination, ggml) = place(target, scheme);
         qconvert::refuse_source(&destination, &source)?;
         let settings = if ggml { Settings::new(Target::Gguf) } else { packed.clone() };
-        jobs.push(Job { scheme, settings, destination });
+        jobs.push(Job { scheme, settings, destination, existing });
     }
     let paths: Vec<PathBuf> = jobs.iter().map(|job| job.destination.clone()).collect();
     let (ggml, packed): (Vec<Job>, Vec<Job>) = jobs.into_iter().partition(|job| job.settings.target == Target::Gguf);

@@ -95,7 +95,12 @@ impl Trace {
     /// # Errors
     /// Names the file and the line; or the file, where it is empty or too large.
     pub fn parse(path: &Path, text: &str) -> Result<Self> {
-        let lines: Vec<Line> = parse_lines(path, text, Line::problem)?;
+        // The first line may name the program that drew the trace; an empty one keeps the count of lines.
+        let named = text.split_once('\n').filter(|(first, _)| first.starts_with("{\"tool\": "));
+        let lines: Vec<Line> = match named {
+            Some((_, rest)) => parse_lines(path, &format!("\n{rest}"), Line::problem)?,
+            None => parse_lines(path, text, Line::problem)?,
+        };
         let arrivals: Vec<(Unit, f64)> = lines.iter().filter_map(Line::arrival).collect();
         let wrong = |what: String| Err(Error::Text(format!("{}: {what}", path.display())));
         if lines.len() > MAX_REQUESTS {
@@ -153,7 +158,7 @@ impl Trace {
             Unit::Steps => "arrival_step",
             Unit::Seconds => "arrival_s",
         };
-        let mut out = String::new();
+        let mut out = format!("{{\"tool\": \"qeval {}\"}}\n", env!("CARGO_PKG_VERSION"));
         for Request { arrival, prompt, output } in &self.requests {
             // Writing to a string does not fail.
             let _ = writeln!(out, r#"{{"{name}": {arrival}, "prompt": {prompt}, "output": {output}}}"#);

@@ -15,14 +15,16 @@ use report::table::{Cell, Column, Table, Terminal, Tone};
 use runtime::Math;
 use serde_json::{Value, json};
 use store::Progress;
+use store::output::Form;
 
 /// `qinspect activations`.
 pub fn run(args: &ActivationsArgs, progress: &dyn Progress) -> Result<String> {
     let inputs: Vec<_> = [&args.model].into_iter().chain(&args.text.text).map(|p| p.as_path()).collect();
     output::check(&args.output, &inputs)?;
     if let Some(save) = &args.save {
-        let others = args.output.json.iter().flatten().chain(&args.output.html).map(|p| p.as_path());
-        output::check_files(&others.chain([save.as_path()]).collect::<Vec<_>>(), &inputs)?;
+        let mut files = output::report_files(&args.output);
+        files.push((save, Form::Calibration));
+        output::check_files(&files, args.output.overwrite.existing(), &inputs)?;
     }
     let request = Request {
         text: texts::text(&args.text)?,
@@ -34,7 +36,7 @@ pub fn run(args: &ActivationsArgs, progress: &dyn Progress) -> Result<String> {
     crate::text::check(&request.cut)?;
     let mut found = activations::look(&args.model, &request, progress)?;
     if let Some(save) = &args.save {
-        store::output::write_file(save, &found.calibration.to_bytes()?)?;
+        store::output::write_file(save, Form::Calibration, args.output.overwrite.existing(), &found.calibration.to_bytes()?)?;
         let modules = found.calibration.modules().count();
         found.notes.push(format!(
             "{}: calibration of {modules} modules on {} tokens, for qconvert --calibration",

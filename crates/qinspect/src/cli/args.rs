@@ -281,6 +281,9 @@ pub struct OutputArgs {
     /// Also write one self-contained page with tables and plots.
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
+    /// Whether existing files are replaced.
+    #[command(flatten)]
+    pub overwrite: report::OverwriteArgs,
 }
 
 impl OutputArgs {

@@ -16,6 +16,7 @@ use report::spark::{Glyphs, bar};
 use report::table::{Cell, Column, Table, Terminal, Tone};
 use serde_json::{Value, json};
 use store::Progress;
+use store::output::Form;
 
 /// `qinspect layers`.
 pub fn run(args: &LayersArgs, progress: &dyn Progress) -> Result<String> {
@@ -23,8 +24,9 @@ pub fn run(args: &LayersArgs, progress: &dyn Progress) -> Result<String> {
         [&args.model].into_iter().chain(&args.text.text).chain(&args.calibration).map(|p| p.as_path()).collect();
     output::check(&args.output, &inputs)?;
     if let Some(recipe) = &args.recipe {
-        let others = args.output.json.iter().flatten().chain(&args.output.html).map(|p| p.as_path());
-        output::check_files(&others.chain([recipe.as_path()]).collect::<Vec<_>>(), &inputs)?;
+        let mut files = output::report_files(&args.output);
+        files.push((recipe, Form::Recipe));
+        output::check_files(&files, args.output.overwrite.existing(), &inputs)?;
     }
     if args.scheme == "all" {
         bail!(Error::Request("layers takes one scheme: --scheme int4-g64, for one".into()));
@@ -41,7 +43,7 @@ pub fn run(args: &LayersArgs, progress: &dyn Progress) -> Result<String> {
     };
     let found = layers::measure(&args.model, &request, progress)?;
     if let Some(recipe) = &args.recipe {
-        store::output::write_file(recipe, found.recipe.toml.as_bytes())?;
+        store::output::write_file(recipe, Form::Recipe, args.output.overwrite.existing(), found.recipe.toml.as_bytes())?;
     }
     output::present(&found, &args.output)
 }

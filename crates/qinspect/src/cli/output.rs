@@ -7,7 +7,7 @@ use report::page::Page;
 use report::table::{Table, Terminal};
 use serde_json::{Map, Value, json};
 use std::path::Path;
-use store::output::{OutputFile, refuse_same_file, write_file};
+use store::output::{Existing, Form, check_file, refuse_same_file, write_file};
 
 /// Version of the JSON.
 const VERSION: u32 = 1;
@@ -34,34 +34,39 @@ pub fn check(args: &OutputArgs, inputs: &[&Path]) -> Result<()> {
     if args.prints_json() && args.csv {
         bail!(Usage("only one of --json and --csv can be printed; --json=FILE writes a file".into()));
     }
-    let files: Vec<&Path> = args.json.iter().flatten().chain(&args.html).map(|f| f.as_path()).collect();
-    check_files(&files, inputs)?;
-    Ok(args.html.as_deref().map_or(Ok(()), report::page::refuse_foreign)?)
+    check_files(&report_files(args), args.overwrite.existing(), inputs)
+}
+
+/// The files that the arguments ask for.
+pub fn report_files(args: &OutputArgs) -> Vec<(&Path, Form)> {
+    let json = args.json.iter().flatten().map(|f| (f.as_path(), Form::Report));
+    json.chain(args.html.iter().map(|f| (f.as_path(), Form::Page))).collect()
 }
 
 /// Checks files that will be written.
-pub fn check_files(files: &[&Path], inputs: &[&Path]) -> Result<()> {
-    for (at, file) in files.iter().enumerate() {
-        refuse_same_file(file, inputs)?;
+pub fn check_files(files: &[(&Path, Form)], existing: Existing, inputs: &[&Path]) -> Result<()> {
+    let paths: Vec<&Path> = files.iter().map(|(path, _)| *path).collect();
+    for (at, (file, form)) in files.iter().enumerate() {
         // By any other path or link, too.
-        if refuse_same_file(file, &files[..at]).is_err() {
+        if refuse_same_file(file, &paths[..at]).is_err() {
             bail!(Usage(format!("two outputs would both write {}; give each a file of its own", file.display())));
         }
         // Nobody wants to wait for findings that can't be written.
-        drop(OutputFile::create(file, None)?);
+        check_file(file, *form, existing, inputs)?;
     }
     Ok(())
 }
 
 /// Writes the files, and gives what is printed.
 pub fn present(findings: &dyn Findings, args: &OutputArgs) -> Result<String> {
+    let existing = args.overwrite.existing();
     if let Some(Some(path)) = &args.json {
-        write_file(path, json_text(findings)?.as_bytes())?;
+        write_file(path, Form::Report, existing, json_text(findings)?.as_bytes())?;
     }
     if let Some(path) = &args.html {
         let mut page = findings.page()?;
         page.colophon = format!("Made by {}.", tool());
-        write_file(path, page.render()?.as_bytes())?;
+        write_file(path, Form::Page, existing, page.render()?.as_bytes())?;
     }
     if args.prints_json() {
         return json_text(findings);

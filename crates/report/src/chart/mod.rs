@@ -20,6 +20,8 @@ mod scatter;
 mod svg;
 mod timeline;
 
+use store::output::provenance::PLOT_MARK;
+
 pub use axis::{Axis, Scale};
 pub use bars::{Bar, BarChart};
 pub use frame::Guide;
@@ -68,7 +70,7 @@ pub fn stylesheet() -> String {
 #[must_use]
 pub fn standalone(svg: &str) -> String {
     match svg.split_once('>') {
-        Some((open, rest)) => format!("{open}><style>{}</style>{rest}", stylesheet()),
+        Some((open, rest)) => format!("{open}>{PLOT_MARK}<style>{}</style>{rest}", stylesheet()),
         None => svg.to_owned(),
     }
 }

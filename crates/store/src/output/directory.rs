@@ -1,12 +1,15 @@
 //! A folder that appears whole, or not at all.
 
-use super::{OutputFile, Transient, sync_folder, temporary};
+use super::policy::{self, Contents};
+use super::{Existing, OutputFile, Transient, sync_folder, temporary};
 use crate::{Error, Result, hf};
-use rustix::fs::{CWD, RenameFlags, renameat_with};
+use rustix::fs::{AtFlags, CWD, RenameFlags, linkat, renameat_with};
 use std::{
-    fs::{self, File, Permissions},
+    collections::BTreeMap,
+    ffi::OsString,
+    fs::{self, File, FileTimes, Metadata, Permissions},
     io,
-    os::unix::fs::PermissionsExt,
+    os::unix::fs::{MetadataExt, PermissionsExt},
     path::{Path, PathBuf},
 };
 use tempfile::TempDir;
@@ -14,26 +17,40 @@ use tempfile::TempDir;
 /// A folder of files that appears at its destination whole, or not at all. Dropped, it leaves
 /// nothing.
 ///
-/// A model folder that is there already is swapped for the new one in one step and then removed.
+/// A folder that is there already is exchanged for the new one in one step. Files in it that no program of this
+/// project wrote are hard-linked into the new one before, subfolders made again with links in them: each of them
+/// has its name in the old or in the new folder at every moment.
 #[derive(Debug)]
 pub struct OutputDir {
     staging: TempDir,
     /// Keeps the lock on the staging folder.
-    _lock: File,
+    lock: File,
+    /// Keeps the lock on the folder that is replaced, where a run works in it.
+    replaced: Option<File>,
     transient: Transient,
     target: PathBuf,
     shown: PathBuf,
+    existing: Existing,
 }
 
 impl OutputDir {
     /// Starts the folder that will be `dest`.
     ///
     /// # Errors
-    /// A parent that is missing or not writable; a destination that is a file, or a folder that
-    /// is neither empty nor a plain model folder (config.json, safetensors or GGUF, no subfolders).
-    pub fn create(dest: &Path) -> Result<Self> {
+    /// As [`super::check_folder`].
+    pub fn create(dest: &Path, existing: Existing) -> Result<Self> {
         let target = temporary::resolve(dest)?;
-        check_replaceable(&target, dest)?;
+        policy::check_parent(&target, dest)?;
+        policy::kept_files(&target, dest, existing)?;
+        Self::staged(target, dest, existing, None)
+    }
+
+    /// Starts the folder that will replace one that this process has locked.
+    pub(super) fn replacing(dest: &Path, lock: File) -> Result<Self> {
+        Self::staged(temporary::resolve(dest)?, dest, Existing::Overwrite, Some(lock))
+    }
+
+    fn staged(target: PathBuf, dest: &Path, existing: Existing, replaced: Option<File>) -> Result<Self> {
         let make = |builder: &mut tempfile::Builder<'_, '_>, folder: &Path| {
             let staging = builder.permissions(Permissions::from_mode(0o777)).tempdir_in(folder)?;
             let lock = File::open(staging.path())?;
@@ -41,7 +58,7 @@ impl OutputDir {
             Ok(temporary::hold(&lock, &path)?.then_some(((staging, lock), path)))
         };
         let ((staging, lock), transient) = temporary::create(&target, dest, make)?;
-        Ok(OutputDir { staging, _lock: lock, transient, target, shown: dest.into() })
+        Ok(OutputDir { staging, lock, replaced, transient, target, shown: dest.into(), existing })
     }
 
     /// The folder in which the files lie until then.
@@ -58,7 +75,7 @@ impl OutputDir {
         if !hf::is_plain_name(name) {
             return Err(Error::unsupported(shown, "is not a plain file name"));
         }
-        OutputFile::create_as(&self.path().join(name), &shown, len)
+        OutputFile::create_own(&self.path().join(name), &shown, len)
     }
 
     /// Writes the whole file `name`.
@@ -66,7 +83,7 @@ impl OutputDir {
     /// # Errors
     /// As [`OutputDir::file`] and [`OutputFile::write_all_at`].
     pub fn write(&self, name: &str, bytes: &[u8]) -> Result<()> {
-        let file = self.file(name, None)?;
+        let file = self.file(name, Some(bytes.len() as u64))?;
         file.write_all_at(bytes, 0)?;
         file.persist()
     }
@@ -74,20 +91,46 @@ impl OutputDir {
     /// Makes the files durable and puts the folder in place.
     ///
     /// # Errors
-    /// [`Error::Io`]; the destination is then as it was.
+    /// [`Error::Exists`] where something came to be at the destination meanwhile; as [`OutputDir::create`];
+    /// [`Error::Io`]. The destination is then as it was.
     pub fn persist(self) -> Result<()> {
+        self.put_in_place().map(drop)
+    }
+
+    /// The same; gives the lock on the folder, which lasts until it is dropped.
+    pub(super) fn put_in_place(mut self) -> Result<File> {
         self.sync()?;
-        check_replaceable(&self.target, &self.shown)?;
-        let replaces = self.target.exists();
-        let rename = || if replaces { self.swap() } else { fs::rename(self.path(), &self.target) };
-        self.transient.settle(rename).map_err(|e| Error::io(&self.shown, "rename into place", e))?;
-        if replaces {
-            // The staging folder holds what was there before, or nothing.
-            let _ = self.staging.close();
+        let contents = match self.replaced {
+            Some(_) => policy::locked_contents(&self.target, &self.shown, self.existing),
+            None => policy::kept_files(&self.target, &self.shown, self.existing),
+        };
+        let contents = contents.map_err(|e| self.came_meanwhile(e))?;
+        if self.existing == Existing::Overwrite && self.target.exists() {
+            self.keep(&contents)?;
+            self.transient.settle(|| self.exchange(&contents.owned))?;
         } else {
-            let _ = self.staging.keep();
+            // The system replaces an empty folder, and no other.
+            let renamed = self.transient.settle(|| fs::rename(self.path(), &self.target));
+            renamed.map_err(|e| self.came_meanwhile(Error::io(&self.shown, "rename into place", e)))?;
         }
-        sync_folder(&self.target, &self.shown)
+        // What is there now is empty, or has another name.
+        let _ = fs::remove_dir(self.path());
+        self.staging.disable_cleanup(true);
+        sync_folder(&self.target, &self.shown)?;
+        Ok(self.lock)
+    }
+
+    /// The destination was free when the work began.
+    fn came_meanwhile(&self, error: Error) -> Error {
+        let occupied = |e: &io::Error| {
+            use io::ErrorKind::{AlreadyExists, DirectoryNotEmpty, NotADirectory};
+            matches!(e.kind(), AlreadyExists | DirectoryNotEmpty | NotADirectory)
+        };
+        match error {
+            Error::Exists { path, .. } => Error::Exists { path, what: MEANWHILE },
+            Error::Io { path, source, .. } if occupied(&source) => Error::Exists { path, what: MEANWHILE },
+            other => other,
+        }
     }
 
     fn sync(&self) -> Result<()> {
@@ -101,7 +144,34 @@ impl OutputDir {
         sync_folder(&self.path().join("."), &self.shown)
     }
 
-    /// Exchanges the staging folder and the destination.
+    /// Links what is kept of the old folder into the new one.
+    fn keep(&self, contents: &Contents) -> Result<()> {
+        for name in &contents.kept {
+            if fs::symlink_metadata(self.path().join(name)).is_ok() {
+                contents.refuse(name, &self.shown)?;
+            }
+            link(&self.target.join(name), &self.path().join(name))
+                .map_err(|e| Error::io(self.shown.join(name), "link into the new folder", e))?;
+        }
+        let mode = fs::metadata(&self.target).map(|m| m.permissions());
+        mode.and_then(|mode| fs::set_permissions(self.path(), mode))
+            .map_err(|e| Error::io(&self.shown, "set the permissions of", e))
+    }
+
+    /// Exchanges the staging folder and the destination, then takes the old folder apart.
+    fn exchange(&self, owned: &BTreeMap<OsString, Metadata>) -> Result<()> {
+        self.swap().map_err(|e| Error::io(&self.shown, "rename into place", e))?;
+        retire(self.path(), &self.target, Some(owned)).map_err(|e| {
+            // Kept from the next run, which removes what carries a temporary's name.
+            let prefix = temporary::folder(&self.target);
+            let aside = tempfile::Builder::new().prefix(".replaced.").tempdir_in(prefix);
+            let path = aside.and_then(|aside| fs::rename(self.path(), aside.path()).map(|()| aside.keep()));
+            let path = path.unwrap_or_else(|_| self.path().to_path_buf());
+            let what = format!("written, but files that came into the old folder meanwhile are left in {}: {e}", path.display());
+            Error::unsupported(&self.shown, what)
+        })
+    }
+
     fn swap(&self) -> io::Result<()> {
         match renameat_with(CWD, self.path(), CWD, &self.target, RenameFlags::EXCHANGE) {
             Ok(()) => Ok(()),
@@ -125,38 +195,48 @@ impl OutputDir {
             }
             return Err(e);
         }
-        Ok(())
+        fs::rename(&old, self.path())
     }
 }
 
-/// Only an empty folder and a plain model folder are replaced: nothing that a person would miss.
-fn check_replaceable(target: &Path, shown: &Path) -> Result<()> {
-    let meta = match fs::symlink_metadata(target) {
-        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(e) => return Err(Error::io(shown, "look at", e)),
-        Ok(meta) => meta,
-    };
+/// The destination of a run that found it free.
+pub(super) const MEANWHILE: &str = "came to be while this run worked; its own result is discarded";
+
+/// Gives a file, link or folder a second name; a folder is made again, with links to what is in it.
+fn link(from: &Path, to: &Path) -> io::Result<()> {
+    let meta = fs::symlink_metadata(from)?;
     if !meta.is_dir() {
-        return Err(Error::io(shown, "replace by a folder", io::ErrorKind::NotADirectory.into()));
+        return Ok(linkat(CWD, from, CWD, to, AtFlags::empty())?);
     }
-    let io = |e| Error::io(shown, "list", e);
-    let (mut empty, mut model) = (true, false);
-    for entry in fs::read_dir(target).map_err(io)? {
-        let entry = entry.map_err(io)?;
-        empty = false;
-        if entry.file_type().map_err(io)?.is_dir() {
-            let what = format!(
-                "holds a folder ({}): not replaced; remove it or choose another output",
-                entry.file_name().display()
-            );
-            return Err(Error::unsupported(shown, what));
+    fs::create_dir(to)?;
+    for entry in fs::read_dir(from)? {
+        let name = entry?.file_name();
+        link(&from.join(&name), &to.join(&name))?;
+    }
+    let times = FileTimes::new().set_accessed(meta.accessed()?).set_modified(meta.modified()?);
+    File::open(to)?.set_times(times)?;
+    fs::set_permissions(to, meta.permissions())
+}
+
+/// Removes from `old` what is `owned` or has a second name in `new`, and moves there what came since.
+fn retire(old: &Path, new: &Path, owned: Option<&BTreeMap<OsString, Metadata>>) -> io::Result<()> {
+    let same = |a: &Metadata, b: &Metadata| (a.dev(), a.ino()) == (b.dev(), b.ino());
+    for entry in fs::read_dir(old)? {
+        let name = entry?.file_name();
+        let (from, to) = (old.join(&name), new.join(&name));
+        let meta = fs::symlink_metadata(&from)?;
+        let there = fs::symlink_metadata(&to).ok();
+        let is_owned = owned.and_then(|owned| owned.get(&name)).is_some_and(|was| same(was, &meta));
+        match there {
+            Some(there) if meta.is_dir() && there.is_dir() => {
+                retire(&from, &to, None)?;
+                fs::remove_dir(&from)?;
+            }
+            Some(there) if same(&there, &meta) => fs::remove_file(&from)?,
+            _ if is_owned => fs::remove_file(&from)?,
+            None => fs::rename(&from, &to)?,
+            Some(_) => return Err(io::Error::from(io::ErrorKind::AlreadyExists)),
         }
-        let name = entry.file_name();
-        model |=
-            name == hf::CONFIG_FILE || Path::new(&name).extension().is_some_and(|e| e == "safetensors" || e == "gguf");
     }
-    if empty || model {
-        return Ok(());
-    }
-    Err(Error::unsupported(shown, "is a folder with files that are no model: not replaced; choose another output"))
+    Ok(())
 }

@@ -1,7 +1,8 @@
 //! A file that is made over a long time, and goes on where it was interrupted.
 
-use super::{OutputFile, Transient, check_replaceable, sync_folder, temporary};
+use super::{Existing, Form, OutputFile, Transient, policy, sync_folder, temporary};
 use crate::{Error, Result};
+use rustix::fs::{CWD, RenameFlags, renameat_with};
 use std::{
     fs::{self, File, OpenOptions, TryLockError},
     io,
@@ -34,10 +35,22 @@ impl ResumableFile {
     /// A destination that is a broken link, a folder or a device.
     pub fn partial_path(dest: &Path) -> Result<PathBuf> {
         let target = temporary::resolve(dest)?;
-        check_replaceable(&target, dest)?;
+        if let Ok(meta) = fs::metadata(&target) {
+            policy::check_regular(&meta, dest)?;
+        }
         let mut name = target.into_os_string();
         name.push(".partial");
         Ok(name.into())
+    }
+
+    /// Checks both names before any work.
+    ///
+    /// # Errors
+    /// As [`super::check_file`].
+    pub fn check<P: AsRef<Path>>(dest: &Path, form: Form, existing: Existing, inputs: &[P]) -> Result<()> {
+        let partial = Self::partial_path(dest)?;
+        policy::check_file(dest, form, existing, inputs)?;
+        policy::check_parent(&partial, &partial)
     }
 
     /// Begins a file of `len` bytes, whose first parts `fill` writes: the unfinished file appears with them or not at
@@ -48,7 +61,7 @@ impl ResumableFile {
     pub fn begin(dest: &Path, len: u64, fill: impl FnOnce(&OutputFile) -> Result<()>) -> Result<Self> {
         let whole = len.checked_add(COUNTER).ok_or_else(|| Error::unsupported(dest, "the file overflows 2^64"))?;
         let partial = Self::partial_path(dest)?;
-        let file = OutputFile::create(&partial, Some(whole))?;
+        let file = OutputFile::create_own(&partial, &partial, Some(whole))?;
         fill(&file)?;
         file.write_all_at(&0u64.to_le_bytes(), len)?;
         let stays = Transient::that_stays(&partial);
@@ -121,12 +134,32 @@ impl ResumableFile {
     /// Takes the counter off, makes the file durable and renames it to its destination.
     ///
     /// # Errors
-    /// [`Error::Io`]; the destination is then as it was.
-    pub fn persist(self) -> Result<()> {
+    /// As [`OutputFile::persist`]; the destination is then as it was, and the unfinished file stays.
+    pub fn persist(self, form: Form, existing: Existing) -> Result<()> {
         let disk = |e: io::Error| Error::io(&self.partial, "write to disk", e);
         self.file.sync_data().map_err(disk)?;
         self.file.set_len(self.len).and_then(|()| self.file.sync_data()).map_err(disk)?;
-        fs::rename(&self.partial, &self.target).map_err(|e| Error::io(&self.shown, "rename into place", e))?;
+        let renamed = if existing == Existing::Refuse {
+            rename_to_free(&self.partial, &self.target)
+        } else {
+            policy::check_replaceable(&self.target, &self.shown, form, existing)?;
+            fs::rename(&self.partial, &self.target)
+        };
+        renamed.map_err(|e| match e.kind() {
+            io::ErrorKind::AlreadyExists => Error::Exists { path: self.shown.clone(), what: super::directory::MEANWHILE },
+            _ => Error::io(&self.shown, "rename into place", e),
+        })?;
         sync_folder(&self.target, &self.shown)
+    }
+}
+
+/// Renames a file where nothing has the new name.
+fn rename_to_free(from: &Path, to: &Path) -> io::Result<()> {
+    match renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
+        Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOSYS | rustix::io::Errno::NOTSUP) => {
+            fs::hard_link(from, to)?;
+            fs::remove_file(from)
+        }
+        renamed => Ok(renamed?),
     }
 }

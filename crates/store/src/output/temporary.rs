@@ -43,11 +43,6 @@ pub(super) fn create<T>(
     make: impl Fn(&mut tempfile::Builder<'_, '_>, &Path) -> io::Result<Option<(T, PathBuf)>>,
 ) -> Result<(T, Transient)> {
     let folder = folder(target);
-    match fs::metadata(folder) {
-        Ok(meta) if meta.is_dir() => {}
-        Ok(_) => return Err(Error::io(folder, "write to the folder", io::ErrorKind::NotADirectory.into())),
-        Err(e) => return Err(Error::io(folder, "write to the folder", e)),
-    }
     let prefix = prefix(target);
     sweep(folder, &prefix);
     let prefix = OsStr::from_bytes(&prefix);

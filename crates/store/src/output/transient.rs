@@ -10,15 +10,26 @@ use std::{
 };
 use tempfile::TempDir;
 
-/// What is there, and whether it stays. Whoever holds the lock makes, removes or renames it, so none of these happens
+/// What becomes of a path when the program is told to stop.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    /// It is removed.
+    Removed,
+    /// It is removed if it is an empty folder.
+    RemovedIfEmpty,
+    /// It stays, and the user is told.
+    Stays,
+}
+
+/// What is there, and what becomes of it. Whoever holds the lock makes, removes or renames it, so none of these happens
 /// in the middle of another.
-static LIVE: Mutex<BTreeMap<PathBuf, bool>> = Mutex::new(BTreeMap::new());
+static LIVE: Mutex<BTreeMap<PathBuf, Fate>> = Mutex::new(BTreeMap::new());
 
 /// How often a folder that doesn't go is tried again, and how long after: other threads may still write into it.
 const TRIES: usize = 100;
 const PAUSE: Duration = Duration::from_millis(5);
 
-fn live() -> MutexGuard<'static, BTreeMap<PathBuf, bool>> {
+fn live() -> MutexGuard<'static, BTreeMap<PathBuf, Fate>> {
     LIVE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -35,25 +46,30 @@ impl Transient {
     pub fn folder(prefix: &str) -> io::Result<(TempDir, Self)> {
         let mut live = live();
         let folder = tempfile::Builder::new().prefix(prefix).tempdir()?;
-        let transient = Self::remember(&mut live, folder.path(), false);
+        let transient = Self::remember(&mut live, folder.path(), Fate::Removed);
         Ok((folder, transient))
     }
 
     /// What `make` makes, where it makes something, at the path that it says.
     pub(super) fn make<T>(make: impl FnOnce() -> io::Result<Option<(T, PathBuf)>>) -> io::Result<Option<(T, Self)>> {
         let mut live = live();
-        Ok(make()?.map(|(made, path)| (made, Self::remember(&mut live, &path, false))))
+        Ok(make()?.map(|(made, path)| (made, Self::remember(&mut live, &path, Fate::Removed))))
     }
 
     /// Remembers an unfinished file that a later run goes on with: the process may leave it, and says so.
     pub(super) fn that_stays(path: &Path) -> Self {
-        Self::remember(&mut live(), path, true)
+        Self::remember(&mut live(), path, Fate::Stays)
     }
 
-    fn remember(live: &mut BTreeMap<PathBuf, bool>, path: &Path, stays: bool) -> Self {
+    /// Remembers a folder that has no purpose while nothing is in it.
+    pub(super) fn while_empty(path: &Path) -> Self {
+        Self::remember(&mut live(), path, Fate::RemovedIfEmpty)
+    }
+
+    fn remember(live: &mut BTreeMap<PathBuf, Fate>, path: &Path, fate: Fate) -> Self {
         // Absolute, so that it is found from any working directory.
         let path = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
-        live.insert(path.clone(), stays);
+        live.insert(path.clone(), fate);
         Transient(path)
     }
 
@@ -75,8 +91,14 @@ impl Drop for Transient {
 /// transient waits, so the caller must end the process: no error that comes of the removal is seen before that.
 pub fn remove_transients() -> Vec<PathBuf> {
     let live = live();
-    let (stay, go): (Vec<_>, Vec<_>) = live.iter().partition(|(_, stays)| **stays);
-    go.into_iter().for_each(|(path, _)| remove(path));
+    let (stay, go): (Vec<_>, Vec<_>) = live.iter().partition(|(_, fate)| **fate == Fate::Stays);
+    for (path, fate) in go {
+        if *fate == Fate::Removed {
+            remove(path);
+        } else {
+            let _ = fs::remove_dir(path);
+        }
+    }
     let stay = stay.into_iter().map(|(path, _)| path.clone()).filter(|path| path.exists()).collect();
     mem::forget(live);
     stay
@@ -112,9 +134,9 @@ mod tests {
         drop(made(&kept));
         // Not remove_transients itself: other tests of this process have files of their own.
         let _stays = Transient::that_stays(&kept);
-        let under = |p: &(&PathBuf, &bool)| p.0.starts_with(dir.path());
-        let paths: Vec<(PathBuf, bool)> = live().iter().filter(under).map(|(p, stays)| (p.clone(), *stays)).collect();
-        assert_eq!(paths, [(file, false), (folder, false), (kept, true)]);
+        let under = |p: &(&PathBuf, &Fate)| p.0.starts_with(dir.path());
+        let paths: Vec<(PathBuf, Fate)> = live().iter().filter(under).map(|(p, stays)| (p.clone(), *stays)).collect();
+        assert_eq!(paths, [(file, Fate::Removed), (folder, Fate::Removed), (kept, Fate::Stays)]);
     }
 
     #[test]
