@@ -3,7 +3,9 @@
 use crate::error::{Error, Result};
 use crate::model::Student;
 use crate::recipe::Shape;
+use crate::resume;
 use crate::tokenizer::{END_OF_TEXT, END_OF_TEXT_ID};
+use crate::train::state_file;
 use crate::weights::{self, Entry, Values};
 use half::f16;
 use indexmap::IndexMap;
@@ -11,7 +13,8 @@ use safetensors::tensor::Dtype;
 use schemes::FloatType;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
-use store::output::write_file;
+use store::output::provenance::{FILES_KEY, METRICS_FILE, PLOT_FILE, SEAL_KEY, SEAL_PLACEHOLDER, files_list};
+use store::output::{Begin, Existing, Form, WorkFolder, check_file, write_own_file};
 use tokenizers::Tokenizer;
 
 /// The weights' file in an output folder.
@@ -28,23 +31,34 @@ pub struct Weight {
     pub values: Vec<f32>,
 }
 
-/// Refuses an output folder that holds anything.
-pub fn check_vacant(folder: &Path) -> Result<()> {
-    match std::fs::read_dir(folder) {
-        Ok(mut entries) => match entries.next() {
-            Some(_) => Err(Error::Occupied(folder.to_path_buf())),
-            None => Ok(()),
-        },
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(()),
-        Err(e) => Err(Error::io(folder)(e)),
+/// Makes and locks the folder of a training that reads `inputs`, before any other work.
+///
+/// # Errors
+/// [`Error::Store`] for a folder that must stay as it is or that another run works in, [`Error::Resume`] for a state that
+/// an interrupted training left, or didn't leave.
+pub fn begin(folder: &Path, begin: Begin, inputs: &[&Path]) -> Result<WorkFolder> {
+    let state = state_file(folder);
+    if begin == Begin::Resume {
+        resume::check_there(&state)?;
+        resume::check_output(&state, folder)?;
     }
+    let work = WorkFolder::begin(folder, begin, &["config.json", WEIGHTS, METRICS_FILE, PLOT_FILE], inputs);
+    let existing = match (begin, &work) {
+        // Both say that something is there, and this one how to go on.
+        (Begin::New, Ok(_) | Err(store::Error::Exists { .. })) if state.exists() => return Err(resume::leftover(&state)),
+        (Begin::New, Ok(_)) => Existing::Refuse,
+        (Begin::Overwrite, Ok(_)) => Existing::Overwrite,
+        _ => return Ok(work?),
+    };
+    check_file(&state, Form::TrainingState, existing, inputs)?;
+    Ok(work?)
 }
 
 /// Where a student goes: a folder that holds the best model so far.
 #[derive(Debug)]
 pub struct Output {
     /// The folder.
-    pub folder: PathBuf,
+    pub work: WorkFolder,
     /// config.json.
     pub config: Value,
     /// The files beside it, by name.
@@ -56,34 +70,64 @@ pub struct Output {
 }
 
 impl Output {
-    /// Writes the model; each file appears whole or not at all, the weights last.
+    /// Writes the model; each file appears whole or not at all, the weights last. The first model replaces what an earlier
+    /// training left, where the run was told to overwrite.
     ///
     /// # Errors
     /// [`Error::Weight`] for a value that the type can't hold, [`Error::Io`], [`Error::Store`].
     pub fn save(&self, student: &Student) -> Result<()> {
-        let file = self.weights();
-        // Where there are weights, what lies beside them was written before, and stays as it is.
-        if !file.exists() {
-            self.save_files()?;
-        }
+        let beside = self.beside();
+        let mut metadata = self.metadata.clone();
+        metadata.insert(FILES_KEY.into(), files_list(beside.iter().map(|(name, bytes)| (name.as_str(), &bytes[..]))));
+        metadata.insert(SEAL_KEY.into(), SEAL_PLACEHOLDER.into());
         let parameters = student.parameters();
         let entries: Vec<Entry<'_>> = parameters.iter().map(|p| Entry::tensor(p.name.clone(), &p.var)).collect();
-        weights::write(&file, self.float, &entries, &self.metadata)
+        if self.work.is_old() {
+            // Of the training whose model is replaced.
+            resume::remove(&state_file(self.folder()))?;
+        }
+        self.work.start(|folder| {
+            let file = folder.join(WEIGHTS);
+            // Where there are weights, what lies beside them was written before, and stays as it is.
+            if !file.exists() {
+                beside.iter().try_for_each(|(name, bytes)| write_own_file(&folder.join(name), bytes))?;
+            }
+            weights::write(&file, self.float, &entries, &metadata)
+        })
     }
 
-    /// Writes what lies beside the weights.
+    /// Writes what is missing beside the weights.
     ///
     /// # Errors
-    /// [`Error::Io`], [`Error::Store`].
-    pub fn save_files(&self) -> Result<()> {
-        std::fs::create_dir_all(&self.folder).map_err(Error::io(&self.folder))?;
-        write_file(&self.folder.join("config.json"), format!("{:#}\n", self.config).as_bytes())?;
-        Ok(self.files.iter().try_for_each(|(name, bytes)| write_file(&self.folder.join(name), bytes))?)
+    /// [`Error::Store`].
+    pub fn save_missing(&self) -> Result<()> {
+        let missing = |name: &str| !self.folder().join(name).exists();
+        let files = self.beside().into_iter().filter(|(name, _)| missing(name));
+        Ok(files.into_iter().try_for_each(|(name, bytes)| write_own_file(&self.folder().join(name), &bytes))?)
+    }
+
+    /// What lies beside the weights.
+    fn beside(&self) -> Vec<(String, Vec<u8>)> {
+        let config = ("config.json".to_string(), format!("{:#}\n", self.config).into_bytes());
+        [config].into_iter().chain(self.files.iter().cloned()).collect()
+    }
+
+    /// Refuses names of files that the folder has from others.
+    ///
+    /// # Errors
+    /// [`Error::Store`].
+    pub fn check_names(&self) -> Result<()> {
+        Ok(self.work.check_names(self.files.iter().map(|(name, _)| name.as_str()))?)
+    }
+
+    /// The folder.
+    pub fn folder(&self) -> &Path {
+        self.work.path()
     }
 
     /// The weights' file.
     pub fn weights(&self) -> PathBuf {
-        self.folder.join(WEIGHTS)
+        self.folder().join(WEIGHTS)
     }
 
     /// The BLAKE3 of the weights' file.
@@ -95,16 +139,16 @@ impl Output {
         Ok(blake3::Hasher::new().update_rayon(&bytes).finalize().to_string())
     }
 
-    /// Removes what [`Output::save`] wrote and the metrics beside it, and the folder unless it existed before: a training
-    /// that failed before it can be resumed stands in no other's way.
-    pub fn discard(&self, existed: bool) {
-        let made = ["config.json", WEIGHTS, crate::metrics::FILE];
+    /// Removes what [`Output::save`] wrote and the metrics beside it: a training that failed before it can be resumed
+    /// stands in no other's way. What an earlier training left stays.
+    pub fn discard(&self) {
+        if self.work.is_old() {
+            return;
+        }
+        let made = ["config.json", WEIGHTS, METRICS_FILE];
         for name in made.into_iter().chain(self.files.iter().map(|(name, _)| name.as_str())) {
             // What isn't there needs no removing, and what can't be removed is named by the next training.
-            let _ = std::fs::remove_file(self.folder.join(name));
-        }
-        if !existed {
-            let _ = std::fs::remove_dir(&self.folder);
+            let _ = std::fs::remove_file(self.folder().join(name));
         }
     }
 
@@ -112,11 +156,11 @@ impl Output {
     ///
     /// # Errors
     /// [`Error::Tokenizer`] when it can't be written down.
-    pub fn of_pretrained(folder: &Path, shape: &Shape, tokenizer: &Tokenizer) -> Result<Self> {
+    pub fn of_pretrained(work: WorkFolder, shape: &Shape, tokenizer: &Tokenizer) -> Result<Self> {
         let tokenizer_json = tokenizer.to_string(false).map_err(|e| Error::Tokenizer(e.to_string()))?;
         let json = |name: &str, value: &Value| (name.to_string(), format!("{value:#}\n").into_bytes());
         Ok(Self {
-            folder: folder.into(),
+            work,
             config: config(shape, tokenizer.get_vocab_size(true)),
             files: vec![
                 json("generation_config.json", &generation_config()),
@@ -134,13 +178,16 @@ pub fn metadata() -> IndexMap<String, String> {
     IndexMap::from([("format".to_string(), "pt".to_string())])
 }
 
-/// Writes weights as F16; a value that F16 can't hold is an error.
-pub fn save_weights(path: &Path, weights: &[Weight]) -> Result<()> {
+/// Writes weights as F16, with a list of the files beside them; a value that F16 can't hold is an error.
+pub fn save_weights(path: &Path, weights: &[Weight], beside: &[(&str, Vec<u8>)]) -> Result<()> {
     let entries: Vec<Entry<'_>> = weights
         .iter()
         .map(|w| Entry { name: w.name.clone(), shape: w.shape.clone(), values: Values::Slice(&w.values) })
         .collect();
-    weights::write(path, FloatType::F16, &entries, &metadata())
+    let mut metadata = metadata();
+    metadata.insert(FILES_KEY.into(), files_list(beside.iter().map(|(name, bytes)| (*name, &bytes[..]))));
+    metadata.insert(SEAL_KEY.into(), SEAL_PLACEHOLDER.into());
+    weights::write(path, FloatType::F16, &entries, &metadata)
 }
 
 /// Reads the F16 weights of a checkpoint that [`save_weights`] wrote, in the file's order.

@@ -118,6 +118,7 @@ mod tests {
     use crate::train::{Job, Progress, train};
     use crate::{metrics, testing};
     use std::path::Path;
+    use store::output::Begin;
 
     /// Labels each prediction with its own target.
     struct Oracle<'a>(&'a Windows);
@@ -199,7 +200,7 @@ mod tests {
         let ((tokenizer, _), windows) = (testing::corpus(), windows());
         let recipe = TrainRecipe { steps: 8, validate_every: 4, dropout: 0.1, ..recipe() };
         let objective = Objective { alpha: 0.5, temperature: 1.0, divergence: Divergence::Forward };
-        let go = |form, folder: &Path, resume, progress: &mut dyn Progress| {
+        let go = |form, folder: &Path, begin, progress: &mut dyn Progress| {
             let student = testing::student(1).in_form(form);
             let mut oracle = Oracle(&windows);
             let mut job = Job {
@@ -207,15 +208,15 @@ mod tests {
                 source: &mut Text::new(&windows, Some(&mut oracle), &student, &objective, &recipe)?,
                 objective,
                 recipe: &recipe,
-                output: &Output::of_pretrained(folder, student.shape(), &tokenizer)?,
+                output: &Output::of_pretrained(checkpoint::begin(folder, begin, &[])?, student.shape(), &tokenizer)?,
                 tokenizer: &tokenizer,
                 identity: fields(&recipe)?,
             };
-            train(&mut job, resume, progress)
+            train(&mut job, progress)
         };
         let folder = tempfile::tempdir().expect("a folder");
         let into = |name: &str| folder.path().join(name);
-        let whole = |form, name| go(form, &into(name), false, &mut ()).expect("it trains").best;
+        let whole = |form, name| go(form, &into(name), Begin::New, &mut ()).expect("it trains").best;
         let (fused, composed) = (whole(Form::Fused, "fused"), whole(Form::Composed, "composed"));
         assert_eq!(fused.step, composed.step);
         assert!((fused.loss - composed.loss).abs() < 1e-5, "{fused:?} {composed:?}");
@@ -223,12 +224,12 @@ mod tests {
 
         let halves = into("halves");
         let mut stop = testing::Stop(7);
-        let first = std::panic::AssertUnwindSafe(|| go(Form::Composed, &halves, false, &mut stop));
+        let first = std::panic::AssertUnwindSafe(|| go(Form::Composed, &halves, Begin::New, &mut stop));
         assert!(std::panic::catch_unwind(first).is_err());
         // As if the end had come after a better model was saved and before the state was.
         let weights = |folder: &Path| folder.join(checkpoint::WEIGHTS);
         std::fs::copy(weights(&into("composed")), weights(&halves)).expect("copied");
-        go(Form::Composed, &halves, true, &mut ()).expect("it resumes");
+        go(Form::Composed, &halves, Begin::Resume, &mut ()).expect("it resumes");
         for name in [checkpoint::WEIGHTS, metrics::FILE] {
             let bytes = |folder: &Path| std::fs::read(folder.join(name)).expect(name);
             assert!(bytes(&halves) == bytes(&into("composed")), "{name}");

@@ -90,9 +90,6 @@ pub enum Error {
     /// A model couldn't be run.
     #[error(transparent)]
     Runtime(#[from] runtime::Error),
-    /// The output folder already holds something.
-    #[error("{0}: already exists and isn't empty; remove it, or name another folder")]
-    Occupied(PathBuf),
     /// A tensor operation failed.
     #[error("tensor operation: {0}")]
     Tensor(#[from] candle_core::Error),

@@ -7,7 +7,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 /// The file in the output's folder.
-pub const FILE: &str = "metrics.jsonl";
+pub const FILE: &str = store::output::provenance::METRICS_FILE;
 
 /// Appends lines. There are no times in them: the same training writes the same bytes.
 #[derive(Debug)]
@@ -50,7 +50,7 @@ impl Metrics {
         if hash.update(kept).finalize().to_string() != was.blake3 {
             return Ok(None);
         }
-        store::output::write_file(&path, kept)?;
+        store::output::write_own_file(&path, kept)?;
         let file = File::options().append(true).open(&path).map_err(Error::io(&path))?;
         Ok(Some(Self { path, file: Some(file), early: String::new(), bytes: was.bytes, hash }))
     }
@@ -83,7 +83,7 @@ impl Metrics {
         let file = match self.file.take() {
             Some(file) => file,
             None => {
-                store::output::write_file(&self.path, self.early.as_bytes())?;
+                store::output::write_own_file(&self.path, self.early.as_bytes())?;
                 self.early.clear();
                 File::options().append(true).open(&self.path).map_err(Error::io(&self.path))?
             }

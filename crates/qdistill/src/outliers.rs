@@ -20,6 +20,7 @@ use rand::Rng;
 use serde::Deserialize;
 use std::collections::HashMap;
 use std::path::Path;
+use store::output::{Existing, OutputDir, check_folder};
 
 /// How many channels are widened in each block, and how far.
 #[derive(Debug, Clone, PartialEq)]
@@ -84,9 +85,14 @@ struct Config {
     head_dim: usize,
 }
 
-/// Copies the model in `model` to `output`, which must not hold anything yet, with outliers planted by `plan`.
-pub fn plant(model: &Path, output: &Path, plan: &Plan, seed: u64) -> Result<()> {
-    checkpoint::check_vacant(output)?;
+/// Copies the model in `model` to `output` with outliers planted by `plan`.
+///
+/// # Errors
+/// [`Error::Store`] for an output that must stay as it is, [`Error::Malformed`] for another model than [`pretrain`]'s.
+///
+/// [`pretrain`]: crate::pretrain()
+pub fn plant(model: &Path, output: &Path, existing: Existing, plan: &Plan, seed: u64) -> Result<()> {
+    check_folder(output, existing, &[checkpoint::WEIGHTS, "config.json"], &[model])?;
     let path = model.join("config.json");
     let text = std::fs::read_to_string(&path).map_err(Error::io(&path))?;
     let config: Config = serde_json::from_str(&text).map_err(|e| Error::malformed(&path, e))?;
@@ -99,13 +105,16 @@ pub fn plant(model: &Path, output: &Path, plan: &Plan, seed: u64) -> Result<()> 
     for layer in 0..config.num_hidden_layers {
         rewrite.layer(layer, plan).map_err(|message| Error::malformed(&source, message))?;
     }
-    std::fs::create_dir_all(output).map_err(Error::io(output))?;
+    let folder = OutputDir::create(output, existing)?;
+    let mut beside = Vec::new();
     for name in ["config.json", "generation_config.json", "tokenizer_config.json", "tokenizer.json"] {
         let from = model.join(name);
         let bytes = std::fs::read(&from).map_err(Error::io(&from))?;
-        store::output::write_file(&output.join(name), &bytes)?;
+        folder.write(name, &bytes)?;
+        beside.push((name, bytes));
     }
-    checkpoint::save_weights(&output.join("model.safetensors"), &rewrite.weights)
+    checkpoint::save_weights(&folder.path().join(checkpoint::WEIGHTS), &rewrite.weights, &beside)?;
+    Ok(folder.persist()?)
 }
 
 /// Why a checkpoint can't be rewritten.
@@ -265,7 +274,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let tokenizer = tokenizer::train(&[testing::TEXT.repeat(4)], 300).expect("enough text");
         let output =
-            checkpoint::Output::of_pretrained(folder.path(), &testing::shape(), &tokenizer).expect("an output");
+            checkpoint::Output::of_pretrained(testing::work(folder.path()), &testing::shape(), &tokenizer).expect("an output");
         output.save(&testing::student(6)).expect("saved");
         folder
     }
@@ -292,7 +301,7 @@ mod tests {
     #[test]
     fn the_function_stays_and_the_weights_widen() {
         let (before, after) = (original(), tempfile::tempdir().expect("a folder"));
-        plant(before.path(), after.path(), &plan(), 1).expect("planted");
+        plant(before.path(), after.path(), Existing::Refuse, &plan(), 1).expect("planted");
         let (old, new) = (logits(before.path()), logits(after.path()));
         let difference = old.iter().zip(&new).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
         assert!(difference < 1e-4, "logits moved by {difference}");
@@ -311,7 +320,7 @@ mod tests {
         let before = original();
         let plant = |seed| {
             let after = tempfile::tempdir().expect("a folder");
-            super::plant(before.path(), after.path(), &plan(), seed).expect("planted");
+            super::plant(before.path(), after.path(), Existing::Refuse, &plan(), seed).expect("planted");
             read(after.path())
         };
         assert_eq!(plant(1), plant(1));
@@ -322,7 +331,7 @@ mod tests {
     fn too_many_outliers_are_an_error() {
         let (before, after) = (original(), tempfile::tempdir().expect("a folder"));
         let plan = Plan { columns: vec![widen(100, 1)], ..plan() };
-        let error = plant(before.path(), after.path(), &plan, 1).expect_err("a narrow model");
+        let error = plant(before.path(), after.path(), Existing::Refuse, &plan, 1).expect_err("a narrow model");
         assert!(error.to_string().contains("fewer channels"), "{error}");
         assert_eq!(std::fs::read_dir(after.path()).expect("the folder").count(), 0);
     }
@@ -332,8 +341,8 @@ mod tests {
         let (before, after) = (original(), tempfile::tempdir().expect("a folder"));
         let weights: Vec<Weight> =
             read(before.path()).into_iter().filter(|w| w.name != "model.layers.1.mlp.up_proj.weight").collect();
-        checkpoint::save_weights(&before.path().join("model.safetensors"), &weights).expect("saved");
-        let error = plant(before.path(), after.path(), &plan(), 1).expect_err("a tensor is missing");
+        checkpoint::save_weights(&before.path().join("model.safetensors"), &weights, &[]).expect("saved");
+        let error = plant(before.path(), after.path(), Existing::Refuse, &plan(), 1).expect_err("a tensor is missing");
         assert!(error.to_string().contains("model.layers.1.mlp.up_proj.weight"), "{error}");
     }
 }

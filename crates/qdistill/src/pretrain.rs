@@ -10,10 +10,10 @@ use crate::ops::Objective;
 use crate::recipe::{Recipe, TrainRecipe};
 use crate::resume;
 use crate::tokenizer;
-use crate::train::{Drawn, Finished, Job, Progress, Source, check_free, train};
+use crate::train::{Drawn, Finished, Job, Progress, Source, train};
 use candle_core::{DType, Device};
-use std::path::Path;
 use store::TrainedOn;
+use store::output::WorkFolder;
 
 /// Text to train on.
 #[derive(Debug, Clone, Default)]
@@ -24,8 +24,8 @@ pub struct Texts {
     pub sentences: Vec<String>,
 }
 
-/// Trains a tokenizer and a model, and leaves the model with the best validation loss in `folder`, which must not
-/// hold anything yet unless an interrupted training is resumed.
+/// Trains a tokenizer and a model, and leaves the model with the best validation loss in the
+/// folder that was begun for it.
 ///
 /// # Errors
 /// What [`train`] says, texts that are too short, and a recipe or model that can't be.
@@ -33,14 +33,10 @@ pub fn pretrain(
     recipe: &Recipe,
     texts: &Texts,
     device: &Device,
-    folder: &Path,
-    resume: bool,
+    work: WorkFolder,
     progress: &mut dyn Progress,
 ) -> Result<Finished> {
     recipe.check()?;
-    if !resume {
-        check_free(folder)?;
-    }
     let train_recipe = &recipe.train;
     let everything: Vec<String> = texts.running.iter().chain(&texts.sentences).cloned().collect();
     let tokenizer = tokenizer::train(&everything, recipe.tokenizer.vocabulary)?;
@@ -52,7 +48,7 @@ pub fn pretrain(
     memory::check_student(device, &recipe.model, recipe.tokenizer.vocabulary, false)?;
     let student =
         Student::new(&recipe.model, recipe.tokenizer.vocabulary, DType::F32, train_recipe.seed)?.on(device)?;
-    let mut output = Output::of_pretrained(folder, &recipe.model, &tokenizer)?;
+    let mut output = Output::of_pretrained(work, &recipe.model, &tokenizer)?;
     output.metadata.insert(TrainedOn::KEY.into(), corpus.documents.to_string());
     let sampler = Sampler::new(&corpus, train_recipe.sentence_share, train_recipe.seed);
     let mut source = Batches { corpus: &corpus, sampler, recipe: train_recipe };
@@ -74,7 +70,7 @@ pub fn pretrain(
         tokenizer: &tokenizer,
         identity,
     };
-    train(&mut job, resume, progress)
+    train(&mut job, progress)
 }
 
 /// Batches of a corpus, as a recipe wants them.
@@ -119,8 +115,21 @@ impl Source for Batches<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing;
+    use crate::{checkpoint, testing};
     use crate::train::{Step, Validation};
+    use std::path::Path;
+    use store::output::Begin;
+
+    fn pretrain(
+        recipe: &Recipe,
+        texts: &Texts,
+        device: &Device,
+        folder: &Path,
+        begin: Begin,
+        progress: &mut dyn Progress,
+    ) -> Result<Finished> {
+        super::pretrain(recipe, texts, device, checkpoint::begin(folder, begin, &[])?, progress)
+    }
 
     fn texts() -> Texts {
         Texts { running: vec![testing::TEXT.repeat(20)], sentences: vec![testing::SENTENCES.into()] }
@@ -129,7 +138,7 @@ mod tests {
     fn train(recipe: &Recipe) -> (tempfile::TempDir, Log) {
         let folder = tempfile::tempdir().expect("a folder");
         let mut log = Log::default();
-        pretrain(recipe, &texts(), &Device::Cpu, folder.path(), false, &mut log).expect("it trains");
+        pretrain(recipe, &texts(), &Device::Cpu, folder.path(), Begin::New, &mut log).expect("it trains");
         (folder, log)
     }
 
@@ -184,19 +193,19 @@ mod tests {
         let (whole, _) = train(&recipe);
         let folder = tempfile::tempdir().expect("a folder");
         let into = folder.path().join("model");
-        let go = |recipe: &Recipe, resume, progress: &mut dyn Progress| {
-            pretrain(recipe, &texts(), &Device::Cpu, &into, resume, progress)
+        let go = |recipe: &Recipe, begin, progress: &mut dyn Progress| {
+            pretrain(recipe, &texts(), &Device::Cpu, &into, begin, progress)
         };
         let stopped =
-            std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| go(&recipe, false, &mut testing::Stop(7))));
+            std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| go(&recipe, Begin::New, &mut testing::Stop(7))));
         assert!(stopped.is_err());
-        let again = go(&recipe, false, &mut ()).expect_err("a state is left").to_string();
+        let again = go(&recipe, Begin::New, &mut ()).expect_err("a state is left").to_string();
         assert!(again.contains("--resume"), "{again}");
         let mut other = recipe.clone();
         other.train.learning_rate *= 2.0;
-        let error = go(&other, true, &mut ()).expect_err("another training").to_string();
+        let error = go(&other, Begin::Resume, &mut ()).expect_err("another training").to_string();
         assert!(error.contains("with learning_rate 0.02, not 0.04"), "{error}");
-        let finished = go(&recipe, true, &mut ()).expect("it resumes");
+        let finished = go(&recipe, Begin::Resume, &mut ()).expect("it resumes");
         assert_eq!((finished.steps, finished.stopped_early), (12, false));
         let file = |folder: &Path, name: &str| std::fs::read(folder.join(name)).expect(name);
         for name in ["model.safetensors", "metrics.jsonl", "config.json"] {
@@ -204,7 +213,7 @@ mod tests {
         }
         let left = std::fs::read_dir(folder.path()).expect("the folder").count();
         assert_eq!(left, 1, "the state is left behind");
-        assert!(go(&recipe, true, &mut ()).expect_err("nothing to resume").to_string().contains("leave out --resume"));
+        assert!(go(&recipe, Begin::Resume, &mut ()).expect_err("nothing to resume").to_string().contains("leave out --resume"));
     }
 
     #[test]
@@ -213,7 +222,7 @@ mod tests {
         recipe.train = TrainRecipe { steps: 1000, validate_every: 2, patience: Some(3), ..recipe.train };
         recipe.train.learning_rate = 1e-12;
         let folder = tempfile::tempdir().expect("a folder");
-        let finished = pretrain(&recipe, &texts(), &Device::Cpu, folder.path(), false, &mut ()).expect("it trains");
+        let finished = pretrain(&recipe, &texts(), &Device::Cpu, folder.path(), Begin::New, &mut ()).expect("it trains");
         assert!(finished.stopped_early && finished.steps < 1000, "{finished:?}");
         assert!(finished.best.step < finished.steps);
     }
@@ -234,7 +243,7 @@ mod tests {
         recipe.train.warmup = 0;
         let folder = tempfile::tempdir().expect("a folder");
         let error =
-            pretrain(&recipe, &texts(), &Device::Cpu, folder.path(), false, &mut ()).expect_err("it can't converge");
+            pretrain(&recipe, &texts(), &Device::Cpu, folder.path(), Begin::New, &mut ()).expect_err("it can't converge");
         assert!(matches!(error, Error::Diverged { .. }), "{error}");
         assert_eq!(std::fs::read_dir(folder.path()).expect("the folder").count(), 0, "nothing is left behind");
     }
@@ -244,8 +253,11 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         std::fs::write(folder.path().join("precious"), "x").expect("a file");
         let error =
-            pretrain(&testing::recipe(), &texts(), &Device::Cpu, folder.path(), false, &mut ()).expect_err("occupied");
-        assert!(matches!(error, Error::Occupied(_)), "{error}");
+            pretrain(&testing::recipe(), &texts(), &Device::Cpu, folder.path(), Begin::New, &mut ()).expect_err("occupied");
+        assert!(matches!(error, Error::Store(store::Error::Exists { .. })), "{error}");
+        let error = pretrain(&testing::recipe(), &texts(), &Device::Cpu, folder.path(), Begin::Overwrite, &mut ());
+        let error = error.expect_err("no model");
+        assert!(matches!(error, Error::Store(store::Error::Foreign { .. })), "{error}");
     }
 
     #[test]
@@ -253,7 +265,7 @@ mod tests {
         let short = Texts { running: vec!["The whale.".into()], sentences: vec![] };
         let folder = tempfile::tempdir().expect("a folder");
         let error =
-            pretrain(&testing::recipe(), &short, &Device::Cpu, folder.path(), false, &mut ()).expect_err("too short");
+            pretrain(&testing::recipe(), &short, &Device::Cpu, folder.path(), Begin::New, &mut ()).expect_err("too short");
         assert!(matches!(error, Error::Text(_)), "{error}");
         let none = std::fs::read_dir(folder.path()).expect("the folder").count();
         assert_eq!(none, 0);

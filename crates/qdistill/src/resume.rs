@@ -139,10 +139,7 @@ fn difference(saved: &str, identity: &Identity) -> Option<String> {
 /// [`Error::Resume`] when there is no state, it is of another training, or the file is not whole.
 pub fn load(path: &Path, identity: &Identity, parameters: &[Parameter]) -> Result<State> {
     let refuse = |message: String| Error::Resume { path: path.into(), message };
-    if !path.exists() {
-        let what = "there is no interrupted training to resume; leave out --resume to begin one";
-        return Err(refuse(what.into()));
-    }
+    check_there(path)?;
     let contents = store::safetensors::read(path, &Bytes::map(path)?)?;
     let said = |key: &str| contents.metadata.get(&format!("qdistill.{key}")).map(String::as_str);
     if said("resume") != Some(VERSION) {
@@ -213,16 +210,22 @@ fn not_its_output(path: &Path, folder: &Path, is: &str) -> Error {
     Error::Resume { path: path.into(), message }
 }
 
-/// Refuses to begin where an interrupted training left its state.
+/// Refuses to resume what was not begun.
 ///
 /// # Errors
 /// [`Error::Resume`].
-pub fn refuse_leftover(path: &Path) -> Result<()> {
-    if !path.exists() {
+pub fn check_there(path: &Path) -> Result<()> {
+    if path.exists() {
         return Ok(());
     }
-    let what = "an interrupted training left this; go on with --resume, or remove it and the output to begin anew";
+    let what = "there is no interrupted training to resume; leave out --resume to begin one";
     Err(Error::Resume { path: path.into(), message: what.into() })
+}
+
+/// The error for beginning where an interrupted training left its state.
+pub fn leftover(path: &Path) -> Error {
+    let what = "an interrupted training left this; go on with --resume, or begin anew with --overwrite";
+    Error::Resume { path: path.into(), message: what.into() }
 }
 
 /// Removes the state of a training that is complete.

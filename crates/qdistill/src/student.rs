@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::fmt;
 use std::path::{Path, PathBuf};
+use store::output::WorkFolder;
 use store::{Bytes, Config, Family, RopeScaling};
 
 /// Where a student comes from, as `--student` says it.
@@ -399,7 +400,7 @@ impl Output {
     ///
     /// # Errors
     /// [`Error::Malformed`] when the teacher has no config.json.
-    pub fn of_student(folder: &Path, teacher: &store::Model, student: &Student, float: FloatType) -> Result<Self> {
+    pub fn of_student(work: WorkFolder, teacher: &store::Model, student: &Student, float: FloatType) -> Result<Self> {
         let Some(Value::Object(mut config)) = teacher.config_json.clone() else {
             return Err(Error::malformed(&teacher.path, "the teacher has no config.json"));
         };
@@ -430,7 +431,7 @@ impl Output {
         }
         let files = teacher.side_files.iter().filter(|f| travels(&f.name));
         Ok(Self {
-            folder: folder.into(),
+            work,
             config: Value::Object(config),
             files: files.map(|f| (f.name.clone(), f.data.to_vec())).collect(),
             float,

@@ -32,7 +32,7 @@ fn assert_close(ours: &[f32], theirs: &[f32], tolerance: f32) {
 /// Writes a student and compares what the runtime makes of it with what was trained.
 fn round_trip(teacher: &store::Model, student: &Student) -> store::Model {
     let folder = tempfile::tempdir().expect("a folder");
-    let output = Output::of_student(folder.path(), teacher, student, FloatType::F32).expect("a configuration");
+    let output = Output::of_student(testing::work(folder.path()), teacher, student, FloatType::F32).expect("a configuration");
     output.save(student).expect("saved");
     let written = store::open(folder.path()).expect("it opens");
     let trained = testing::flat(&student.logits(&TOKENS, TOKENS.len()).expect("logits"));
@@ -87,7 +87,7 @@ fn qwen2_students_have_biases_and_a_head_of_their_own() {
         config.insert("architectures".into(), json!(["Qwen2ForCausalLM"]));
     }
     let folder = tempfile::tempdir().expect("a folder");
-    let output = Output::of_student(folder.path(), &qwen, &student, FloatType::F32).expect("a configuration");
+    let output = Output::of_student(testing::work(folder.path()), &qwen, &student, FloatType::F32).expect("a configuration");
     output.save(&student).expect("saved");
     let written = store::open(folder.path()).expect("it opens");
     let ours = testing::flat(&student.logits(&TOKENS, TOKENS.len()).expect("logits"));
@@ -120,7 +120,7 @@ fn mistral_students_compute_what_the_runtime_does() {
 fn changed(name: &str, change: impl Fn(&mut Vec<f32>, &mut Vec<usize>)) -> tempfile::TempDir {
     let (teacher, folder) = (fixture(), tempfile::tempdir().expect("a folder"));
     let student = build(&Spec::Layers(vec![0, 1, 2, 3]), &teacher, false, 0).expect("all blocks");
-    let output = Output::of_student(folder.path(), &teacher, &student, FloatType::F16).expect("a configuration");
+    let output = Output::of_student(testing::work(folder.path()), &teacher, &student, FloatType::F16).expect("a configuration");
     output.save(&student).expect("saved");
     let file = folder.path().join("model.safetensors");
     let mut weights = crate::checkpoint::load_weights(&file).expect("weights");
@@ -158,7 +158,7 @@ fn values_that_are_not_finite_are_named() {
         let output = folder.path().join("labels");
         let settings = Settings { kind: Kind::Full, temperatures: vec![], seed: 0 };
         let plan = Plan::new(&output, &model, &windows, settings).expect("a plan");
-        let error = plan.write(&store::Silent).expect_err("no logits").to_string();
+        let error = plan.write(Default::default(), &store::Silent).expect_err("no logits").to_string();
         assert!(error.contains("after position 0 of window 0 are NaN or infinite") && error.contains(name), "{error}");
         assert!(!folder.path().join("labels.partial").exists());
     }
@@ -183,7 +183,7 @@ fn a_quantized_teacher_is_decoded() {
     let teacher = fixture();
     let student = build(&Spec::Layers(vec![0]), &teacher, false, 0).expect("one block");
     let folder = tempfile::tempdir().expect("a folder");
-    let output = Output::of_student(folder.path(), &teacher, &student, FloatType::BF16).expect("a configuration");
+    let output = Output::of_student(testing::work(folder.path()), &teacher, &student, FloatType::BF16).expect("a configuration");
     output.save(&student).expect("saved");
     let coarse = store::open(folder.path()).expect("it opens");
     let again = build(&Spec::Layers(vec![0]), &coarse, false, 0).expect("its block");
@@ -229,7 +229,7 @@ fn nonsense_is_refused_with_its_reason() {
 fn other_tokenizers_are_refused_with_both_sizes() {
     let (teacher, folder) = (fixture(), tempfile::tempdir().expect("a folder"));
     let (tokenizer, _) = testing::corpus();
-    let output = Output::of_pretrained(folder.path(), &testing::shape(), &tokenizer).expect("an output");
+    let output = Output::of_pretrained(testing::work(folder.path()), &testing::shape(), &tokenizer).expect("an output");
     output.save(&testing::student(1)).expect("saved");
     let error = build(&Spec::Model(folder.path().into()), &teacher, false, 0).expect_err("another tokenizer");
     assert!(error.to_string().contains("of 300 entries, is not the teacher's, of 1280"), "{error}");

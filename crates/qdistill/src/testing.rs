@@ -7,6 +7,8 @@ use crate::recipe::{Recipe, Shape, TokenizerRecipe, TrainRecipe};
 use crate::tokenizer;
 use crate::train::{Progress, Step};
 use candle_core::{DType, Tensor};
+use std::path::Path;
+use store::output::{Begin, WorkFolder};
 use tokenizers::Tokenizer;
 
 pub const TEXT: &str = "The old whale swam slowly under the ship, and the sailors watched it go. Nobody spoke. \
@@ -91,4 +93,9 @@ impl Progress for Stop {
     fn stepped(&mut self, step: &Step) {
         assert!(step.step < self.0, "stopped as the test wants");
     }
+}
+
+/// A folder that is free, for a training.
+pub fn work(folder: &Path) -> WorkFolder {
+    WorkFolder::begin::<&Path>(folder, Begin::New, &[], &[]).expect("a free folder")
 }

@@ -15,6 +15,7 @@ use candle_core::{D, IndexOp};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
+use store::output::Begin;
 use tokenizers::Tokenizer;
 
 /// Told about the training as it goes.
@@ -155,48 +156,36 @@ pub struct Job<'a> {
 
 /// The file beside the output that an interrupted training is resumed from.
 pub fn state_file(folder: &Path) -> PathBuf {
-    let mut name = folder.as_os_str().to_owned();
+    // Without a slash at the end, after which it would be a file in the folder.
+    let mut name = folder.components().as_path().as_os_str().to_owned();
     name.push(".resume.safetensors");
     name.into()
 }
 
-/// Refuses to begin in a folder that holds anything, or where an interrupted training can go on.
-///
-/// # Errors
-/// [`Error::Resume`], [`Error::Occupied`].
-pub fn check_free(folder: &Path) -> Result<()> {
-    resume::refuse_leftover(&state_file(folder))?;
-    crate::checkpoint::check_vacant(folder)
-}
-
 /// Trains, and leaves the model with the lowest objective on the held-out text in the output's folder: what is trained is
-/// also what chooses, at `alpha` 1 the soft loss. With `resume` it goes on where an
+/// also what chooses, at `alpha` 1 the soft loss. Where the folder was begun with [`Begin::Resume`], this goes on where an
 /// earlier call was interrupted, to the same numbers.
 ///
 /// # Errors
-/// [`Error::Diverged`], [`Error::Resume`], [`Error::Occupied`], and what source and output say.
-pub fn train(job: &mut Job<'_>, resume: bool, progress: &mut dyn Progress) -> Result<Finished> {
+/// [`Error::Diverged`], [`Error::Resume`], and what source and output say.
+pub fn train(job: &mut Job<'_>, progress: &mut dyn Progress) -> Result<Finished> {
     // However it was asked for.
     job.identity.insert("parts".into(), job.recipe.parts().to_string());
     if !job.student.device().is_cpu() {
         // Its sums are others than the CPU's.
         job.identity.insert("device".into(), "gpu".into());
     }
-    if resume {
-        return go(job, resume, progress).map_err(explained);
-    }
     let output = job.output;
-    check_free(&output.folder)?;
-    let existed = output.folder.exists();
-    let done = go(job, resume, progress);
-    if done.is_err() && !state_file(&output.folder).exists() {
-        output.discard(existed);
+    output.check_names()?;
+    let done = go(job, progress);
+    if done.is_err() && output.work.how() != Begin::Resume && !state_file(output.folder()).exists() {
+        output.discard();
     }
     done.map_err(explained)
 }
 
-fn go(job: &mut Job<'_>, resume: bool, progress: &mut dyn Progress) -> Result<Finished> {
-    let mut trainer = Trainer::begin(job, resume)?;
+fn go(job: &mut Job<'_>, progress: &mut dyn Progress) -> Result<Finished> {
+    let mut trainer = Trainer::begin(job)?;
     progress.started(&Start {
         steps: job.recipe.steps,
         done: trainer.step,
@@ -224,7 +213,7 @@ fn go(job: &mut Job<'_>, resume: bool, progress: &mut dyn Progress) -> Result<Fi
         }
     }
     let best = trainer.best.ok_or_else(|| Error::Recipe("steps must be at least 1".into()))?;
-    let (state, folder) = (state_file(&job.output.folder), &job.output.folder);
+    let (state, folder) = (state_file(job.output.folder()), job.output.folder());
     if trainer.displaced {
         return Err(resume::displaced(&state, folder, checkpoint::WEIGHTS));
     }
@@ -249,12 +238,12 @@ struct Trainer {
 }
 
 impl Trainer {
-    fn begin(job: &mut Job<'_>, resume: bool) -> Result<Self> {
-        let path = state_file(&job.output.folder);
+    fn begin(job: &mut Job<'_>) -> Result<Self> {
+        let path = state_file(job.output.folder());
         check_memory(job)?;
         let gradients = Gradients::new(job.student)?;
-        let folder = &job.output.folder;
-        if !resume {
+        let folder = job.output.folder();
+        if job.output.work.how() != Begin::Resume {
             let optimizer = AdamW::new(gradients.parameters(), job.recipe)?;
             let metrics = Metrics::begin(folder);
             return Ok(Self {
@@ -278,7 +267,7 @@ impl Trainer {
             store::safetensors::read(&file, &store::Bytes::map(&file)?).map_err(|_| other(checkpoint::WEIGHTS))?;
         }
         let metrics = Metrics::resume(folder, &output.metrics)?.ok_or_else(|| other(metrics::FILE))?;
-        job.output.save_files()?;
+        job.output.save_missing()?;
         // What was drawn before is drawn again, so that what follows is the same.
         for earlier in 1..=step {
             job.source.draw(earlier)?;
@@ -358,7 +347,7 @@ impl Trainer {
 
     fn save_state(&mut self, job: &Job<'_>) -> Result<()> {
         self.metrics.sync()?;
-        let (path, folder) = (state_file(&job.output.folder), &job.output.folder);
+        let (path, folder) = (state_file(job.output.folder()), job.output.folder());
         // What was taken away meanwhile would be missed at the end only.
         resume::check_output(&path, folder)?;
         let state = resume::View {

@@ -6,6 +6,7 @@ use indexmap::IndexMap;
 use schemes::{FloatType, Overflow, encode_floats};
 use std::path::Path;
 use store::output::OutputFile;
+use store::output::provenance::SEAL_KEY;
 use store::safetensors::{TensorSpec, plan};
 
 /// Elements that are encoded and written at a time.
@@ -51,7 +52,8 @@ impl<'a> Entry<'a> {
     }
 }
 
-/// Writes a whole file of `float` beside its place and renames it there. What memory it takes doesn't depend on the
+/// Writes a whole file of `float` beside its place and renames it there, and seals it where the metadata have a
+/// place for that. What memory it takes doesn't depend on the
 /// tensors.
 ///
 /// # Errors
@@ -60,8 +62,8 @@ pub fn write(path: &Path, float: FloatType, entries: &[Entry<'_>], metadata: &In
     let spec = |e: &Entry<'_>| TensorSpec { name: e.name.clone(), dtype: float.into(), shape: e.shape.clone() };
     let specs: Vec<TensorSpec> = entries.iter().map(spec).collect();
     let plan = plan(path, &specs, metadata)?;
-    let file = OutputFile::create(path, Some(plan.file_len()))?;
-    file.write_all_at(plan.header(), 0)?;
+    let file = OutputFile::create_own(path, path, Some(plan.file_len()))?;
+    file.write_header(plan.header(), plan.metadata_value(SEAL_KEY).map(|place| place.start))?;
     for (entry, &offset) in entries.iter().zip(plan.offsets()) {
         let mut offset = offset;
         entry.each_chunk(|values| {

@@ -188,6 +188,7 @@ fn an_artifact_teaches_as_a_checkpoint_does() {
         scheme: "int4-g64".parse().expect("a scheme"),
         settings: qconvert::Settings::new(qconvert::Target::Gguf),
         destination: bench.path("teacher.gguf"),
+        existing: Default::default(),
     };
     qconvert::convert(&source, &[job], &store::Silent).expect("converts");
     let label = |teacher: &str, out: &str| {
@@ -303,7 +304,82 @@ fn misfits_are_one_line() {
     says(&batch, 2, "2000000 windows of 32 tokens leave for their gradients");
     std::fs::create_dir(bench.path("student")).expect("a folder");
     std::fs::write(bench.path("student/precious"), "x").expect("written");
-    says(&[], 1, "isn't empty");
+    says(&[], 1, "student: is a folder that is not empty: choose another output, or give --overwrite");
+    says(&["--overwrite"], 1, "student: is a folder without a model that one of these programs wrote");
+    says(&["--overwrite", "--resume"], 2, "cannot be used with");
+}
+
+#[test]
+fn an_earlier_student_is_replaced_only_when_asked_and_notes_stay() {
+    let bench = Bench::new();
+    bench.label();
+    json(&bench.train("student", &["--seed", "1"]));
+    let (old, into) = (weights(&bench.path("student")), |name: &str| bench.path("student").join(name));
+    std::fs::write(into("README.md"), "my notes").expect("written");
+    let refused = bench.train("student", &[]);
+    assert_eq!(text(&refused.stderr).lines().count(), 1, "{}", text(&refused.stderr));
+    assert!(text(&refused.stderr).contains("student: is a folder that is not empty"), "{}", text(&refused.stderr));
+    let diverged = bench.train("student", &["--overwrite", "--learning-rate", "1e30", "--seed", "2"]);
+    assert_eq!(diverged.status.code(), Some(1));
+    assert_eq!(weights(&bench.path("student")), old, "what fails before it has a model leaves the old one");
+    json(&bench.train("student", &["--overwrite"]));
+    assert_ne!(weights(&bench.path("student")), old);
+    assert_eq!(lines(&bench.path("student")).len(), 15, "metrics of the new training alone");
+    assert_eq!(std::fs::read(into("README.md")).expect("kept"), b"my notes");
+    json(&bench.train("fresh", &[]));
+    assert_eq!(weights(&bench.path("student")), weights(&bench.path("fresh")));
+    // Edited since, a file is no longer the program's to replace.
+    let config = std::fs::read_to_string(into("config.json")).expect("a configuration") + " ";
+    std::fs::write(into("config.json"), &config).expect("written");
+    let edited = bench.train("student", &["--overwrite"]);
+    assert!(text(&edited.stderr).contains("student/config.json: was not written by one of"), "{}", text(&edited.stderr));
+    assert_eq!(std::fs::read_to_string(into("config.json")).expect("kept"), config);
+
+    let label = |more: &[&str]| {
+        let fixed = ["label", "--teacher", FIXTURE, "--text", PROSE, "--tokens", "1500", "--context", "32"];
+        bench.run(&[&fixed[..], &["-o", "labels.safetensors"], more].concat())
+    };
+    assert!(text(&label(&[]).stderr).contains("labels.safetensors: exists already: choose another output"));
+    assert!(label(&["--overwrite"]).status.success());
+    std::fs::write(bench.path("labels.safetensors"), "thesis").expect("written");
+    assert!(text(&label(&["--overwrite"]).stderr).contains("is not a labels file that one of these programs wrote"));
+    let long = "n".repeat(250);
+    let long = bench.run(&["label", "--teacher", FIXTURE, "--text", PROSE, "-o", &long]);
+    assert!(text(&long.stderr).contains("the file name has 258 bytes, the file system holds 255"), "{}", text(&long.stderr));
+}
+
+#[test]
+fn of_two_trainings_into_one_folder_the_second_is_refused_at_once() {
+    let bench = Bench::new();
+    bench.label();
+    let mut child = std::process::Command::new(assert_cmd::cargo::cargo_bin("qdistill"))
+        .current_dir(bench.folder.path())
+        .args(["train", "--teacher", FIXTURE, "--labels", "labels.safetensors", "-o", "part", "--json"])
+        .args(["--steps", "100000", "--batch", "4", "--validate-every", "2", "--student", "student.toml"])
+        .stdout(std::process::Stdio::null())
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .expect("it starts");
+    let begun = std::time::Instant::now();
+    while !bench.path("part").exists() && begun.elapsed().as_secs() < 120 {
+        std::thread::yield_now();
+    }
+    std::thread::sleep(std::time::Duration::from_millis(50));
+    let mut refused = vec![bench.train("part", &[]), bench.train("part", &["--overwrite"])];
+    let state = bench.path("part.resume.safetensors");
+    while !state.exists() && begun.elapsed().as_secs() < 120 {
+        std::thread::yield_now();
+    }
+    refused.extend([bench.train("part", &[]), bench.train("part", &["--overwrite"]), bench.train("part", &["--resume"])]);
+    let _ = child.kill();
+    child.wait().expect("it ended");
+    for out in refused {
+        let message = text(&out.stderr);
+        assert_eq!((out.status.code(), message.lines().count()), (Some(1), 1), "{message}");
+        assert!(message.contains("part: another run is writing in this folder"), "{message}");
+    }
+    json(&bench.train("part", &["--overwrite"]));
+    assert!(!state.exists());
 }
 
 #[test]

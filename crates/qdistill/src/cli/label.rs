@@ -1,14 +1,14 @@
 //! `qdistill label`.
 
 use anyhow::{Result, bail};
-use qdistill::labels::{Kind, Plan, Settings, refuse_foreign};
+use qdistill::labels::{Kind, Plan, Settings};
 use qdistill::teacher::Model;
 use report::progress::Bars;
-use report::{ComputeArgs, format};
+use report::{ComputeArgs, OverwriteArgs, format};
 use serde_json::json;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use store::output::refuse_same_file;
+use store::output::{Form, ResumableFile};
 
 /// What to label, and how.
 #[derive(Debug, clap::Args)]
@@ -38,6 +38,9 @@ pub struct Args {
     /// Seed of the draws.
     #[arg(long, default_value_t = 0, value_name = "S")]
     seed: u64,
+    /// Whether an existing file is replaced.
+    #[command(flatten)]
+    overwrite: OverwriteArgs,
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -49,11 +52,10 @@ pub struct Args {
 /// Runs it; returns the result's text.
 pub fn run(args: &Args, bars: &Bars) -> Result<String> {
     let inputs: Vec<&Path> = args.text.iter().chain([&args.teacher]).map(PathBuf::as_path).collect();
-    refuse_same_file(&args.output, &inputs)?;
     if args.output.is_dir() {
         bail!("{}: is a folder; give a file for the labels", args.output.display());
     }
-    refuse_foreign(&args.output)?;
+    ResumableFile::check(&args.output, Form::Labels, args.overwrite.existing(), &inputs)?;
     let teacher = Model::open(&args.teacher, &args.compute.place.device, &args.compute.dtype)?;
     let windows = teacher.windows(&args.text, args.context, args.tokens)?;
     let settings = Settings { kind: args.labels, temperatures: args.temperatures.clone(), seed: args.seed };
@@ -69,7 +71,7 @@ pub fn run(args: &Args, bars: &Bars) -> Result<String> {
         args.context,
         args.labels,
     );
-    let written = plan.write(bars)?;
+    let written = plan.write(args.overwrite.existing(), bars)?;
     let rate = written.made as f64 / written.seconds.max(1e-9);
     if args.json {
         let result = json!({

@@ -10,11 +10,12 @@ mod train;
 use candle_core::Device;
 use clap::{Parser, Subcommand};
 use qdistill::soft::check_temperature;
-use report::DeviceArgs;
+use report::{DeviceArgs, OverwriteArgs};
 use report::progress::Bars;
 use runtime::{ComputeType, Options};
 use std::io::Write;
 use std::process::ExitCode;
+use store::output::{Begin, Existing};
 
 /// Trains small language models.
 #[derive(Debug, Parser)]
@@ -64,6 +65,15 @@ fn temperature(text: &str) -> Result<f64, String> {
 /// A number of things, at least one.
 fn some(text: &str) -> Result<usize, String> {
     text.parse().ok().filter(|&n: &usize| n > 0).ok_or_else(|| "it must be a number of at least 1".into())
+}
+
+/// How a training begins in its folder.
+fn begin(resume: bool, overwrite: OverwriteArgs) -> Begin {
+    match overwrite.existing() {
+        _ if resume => Begin::Resume,
+        Existing::Overwrite => Begin::Overwrite,
+        Existing::Refuse => Begin::New,
+    }
 }
 
 /// Where training computes. It does so in f32, and what a teacher beside it multiplies is f32, too.

@@ -8,16 +8,19 @@ use std::path::PathBuf;
 pub struct Args {
     /// The model: a Llama in F16 that `pretrain` wrote.
     model: PathBuf,
-    /// The folder to write; it must not hold anything yet.
+    /// The folder to write.
     #[arg(short, long, value_name = "DIR")]
     output: PathBuf,
     /// Which channels are chosen.
     #[arg(long, default_value_t = 0, value_name = "S")]
     seed: u64,
+    /// Whether an existing folder is replaced.
+    #[command(flatten)]
+    overwrite: report::OverwriteArgs,
 }
 
 /// Runs it; returns the result's text.
 pub fn run(args: &Args) -> anyhow::Result<String> {
-    outliers::plant(&args.model, &args.output, &outliers::Plan::default(), args.seed)?;
+    outliers::plant(&args.model, &args.output, args.overwrite.existing(), &outliers::Plan::default(), args.seed)?;
     Ok(format!("{}: written\n", args.output.display()))
 }

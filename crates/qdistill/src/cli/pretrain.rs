@@ -4,10 +4,10 @@ use crate::progress::Bar;
 use anyhow::Result;
 use qdistill::data::read_text;
 use qdistill::recipe::Recipe;
-use qdistill::{Texts, pretrain};
-use report::DeviceArgs;
+use qdistill::{Texts, checkpoint, pretrain};
+use report::{DeviceArgs, OverwriteArgs};
 use report::progress::Bars;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// What to train on, and how.
 #[derive(Debug, clap::Args)]
@@ -21,7 +21,7 @@ pub struct Args {
     /// The recipe: shape, tokenizer and training, in TOML.
     #[arg(long, value_name = "FILE")]
     config: PathBuf,
-    /// The folder to write; it must not hold anything yet.
+    /// The folder to write. Nothing may be in it, but with --overwrite or --resume.
     #[arg(short, long, value_name = "DIR")]
     output: PathBuf,
     /// Optimizer steps, instead of the recipe's.
@@ -31,8 +31,11 @@ pub struct Args {
     #[arg(long, value_name = "S")]
     seed: Option<u64>,
     /// Go on where an interrupted training stopped.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "overwrite")]
     resume: bool,
+    /// Whether an existing folder is replaced.
+    #[command(flatten)]
+    overwrite: OverwriteArgs,
     /// Where to train.
     #[command(flatten)]
     place: DeviceArgs,
@@ -41,12 +44,14 @@ pub struct Args {
 /// Runs it; returns the result's text.
 pub fn run(args: &Args, bars: &Bars) -> Result<String> {
     let mut recipe = Recipe::read(&args.config)?;
+    let inputs: Vec<&Path> = args.text.iter().chain(&args.sentences).chain([&args.config]).map(PathBuf::as_path).collect();
+    let work = checkpoint::begin(&args.output, super::begin(args.resume, args.overwrite), &inputs)?;
     let device = super::device(&args.place)?;
     recipe.train.steps = args.steps.unwrap_or(recipe.train.steps);
     recipe.train.seed = args.seed.unwrap_or(recipe.train.seed);
     let read_all = |paths: &[PathBuf]| paths.iter().map(|path| read_text(path)).collect::<Result<_, _>>();
     let texts = Texts { running: read_all(&args.text)?, sentences: read_all(&args.sentences)? };
-    let best = pretrain(&recipe, &texts, &device, &args.output, args.resume, &mut Bar::new(bars, "KL".into()))?.best;
+    let best = pretrain(&recipe, &texts, &device, work, &mut Bar::new(bars, "KL".into()))?.best;
     Ok(format!(
         "{}: validation loss {:.4} (perplexity {:.3}) at step {}\n",
         args.output.display(),

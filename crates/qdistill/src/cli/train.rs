@@ -3,7 +3,7 @@
 use crate::progress::Bar;
 use anyhow::{Result, bail};
 use clap::ValueEnum;
-use qdistill::checkpoint::Output;
+use qdistill::checkpoint::{self, Output};
 use qdistill::data::read_text;
 use qdistill::distill::Text;
 use qdistill::labels::{Kind as LabelKind, Labels};
@@ -18,12 +18,14 @@ use qdistill::train::{Finished, Job, train};
 use qdistill::{Error, Teacher, Windows};
 use report::chart::{self, Axis, Chart as _, Line, LinePlot};
 use report::progress::Bars;
-use report::{DeviceArgs, format};
+use report::{DeviceArgs, OverwriteArgs, format};
 use schemes::FloatType;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 use store::TrainedOn;
+use store::output::WorkFolder;
+use store::output::provenance::PLOT_FILE;
 
 /// Who teaches whom, from what, and how.
 #[derive(Debug, clap::Args)]
@@ -41,7 +43,7 @@ pub struct Args {
     /// width:hidden=384,heads=6,kv_heads=2,intermediate=1024 (the teacher, narrower), or a model to go on from.
     #[arg(long, value_name = "STUDENT")]
     student: String,
-    /// The folder to write; it must not hold anything yet.
+    /// The folder to write. Nothing may be in it, but with --overwrite or --resume.
     #[arg(short, long, value_name = "DIR")]
     output: PathBuf,
     /// What isn't trained.
@@ -94,8 +96,11 @@ pub struct Args {
     #[arg(long, value_enum, default_value = "f16", value_name = "TYPE")]
     dtype: Stored,
     /// Go on where an interrupted training stopped; everything else must be as it was.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "overwrite")]
     resume: bool,
+    /// Whether an existing folder is replaced.
+    #[command(flatten)]
+    overwrite: OverwriteArgs,
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -128,6 +133,7 @@ enum Stored {
 pub fn run(args: &Args, bars: &Bars) -> Result<String> {
     let mut recipe = settings(args)?;
     let spec = Spec::parse(&args.student)?;
+    let work = begin(args, &spec)?;
     let device = super::device(&args.place)?;
     // With labels only its files are needed.
     let beside = if args.labels.is_some() { "cpu" } else { &args.place.device };
@@ -166,7 +172,7 @@ pub fn run(args: &Args, bars: &Bars) -> Result<String> {
         Stored::F32 => FloatType::F32,
     };
     let teacher_hash = teacher.files.blake3();
-    let mut output = Output::of_student(&args.output, &teacher.files, &student, float)?;
+    let mut output = Output::of_student(work, &teacher.files, &student, float)?;
     output.metadata.extend([
         ("qdistill.version".to_string(), env!("CARGO_PKG_VERSION").to_string()),
         ("qdistill.teacher".to_string(), teacher.name()),
@@ -205,9 +211,19 @@ pub fn run(args: &Args, bars: &Bars) -> Result<String> {
     };
     let kl = format!("{kl} at T = {}", objective.temperature);
     let mut bar = Bar::new(bars, kl.clone());
-    let finished = train(&mut job, args.resume, &mut bar)?;
+    let finished = train(&mut job, &mut bar)?;
     draw(&args.output)?;
     result(args, &finished, (&kl, objective), &student, began.elapsed().as_secs_f64())
+}
+
+/// Locks the folder, before anything else is done.
+fn begin(args: &Args, spec: &Spec) -> Result<WorkFolder> {
+    let mut inputs: Vec<&Path> = vec![&args.teacher];
+    inputs.extend(args.text.iter().chain(&args.labels).chain(&args.config).map(PathBuf::as_path));
+    if let Spec::Model(path) = spec {
+        inputs.push(path);
+    }
+    Ok(checkpoint::begin(&args.output, super::begin(args.resume, args.overwrite), &inputs)?)
 }
 
 /// The file's settings under the flags.
@@ -281,7 +297,7 @@ fn draw(folder: &Path) -> Result<()> {
         guides: vec![],
     };
     let svg = chart::standalone(&plot.draw(chart::WIDE));
-    Ok(store::output::write_file(&folder.join("loss.svg"), svg.as_bytes())?)
+    Ok(store::output::write_own_file(&folder.join(PLOT_FILE), svg.as_bytes())?)
 }
 
 fn result(

@@ -31,7 +31,7 @@ mod row;
 mod writer;
 
 pub use format::{Kind, Settings};
-pub use reader::{Labels, Reader, refuse_foreign};
+pub use reader::{Labels, Reader};
 pub use writer::{Plan, Written};
 
 #[cfg(test)]

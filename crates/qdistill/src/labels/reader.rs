@@ -284,21 +284,6 @@ impl Teacher for Reader<'_> {
     }
 }
 
-/// Refuses to replace a file that is no labels file, of whatever version. What isn't there is left to whoever writes.
-///
-/// # Errors
-/// [`Error::Malformed`], [`Error::Store`].
-pub fn refuse_foreign(path: &Path) -> Result<()> {
-    if !std::fs::metadata(path).is_ok_and(|found| found.len() > 0) {
-        return Ok(());
-    }
-    let contents = safetensors::read(path, &Bytes::map(path)?);
-    if contents.is_ok_and(|contents| contents.metadata.contains_key(key::VERSION)) {
-        return Ok(());
-    }
-    Err(Error::malformed(path, "is there and is no labels file: not replaced; choose another file"))
-}
-
 /// Words of N bytes.
 fn words<const N: usize>(bytes: &[u8]) -> impl Iterator<Item = [u8; N]> {
     bytes.as_chunks::<N>().0.iter().copied()

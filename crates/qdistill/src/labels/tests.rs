@@ -6,6 +6,7 @@ use proptest::prelude::*;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
+use store::output::{Existing, Form, ResumableFile};
 use tempfile::TempDir;
 
 const FIXTURE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/tiny");
@@ -36,7 +37,7 @@ fn make(kind: Kind, windows: &Windows) -> Made {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("labels.safetensors");
     let plan = Plan::new(&path, model(), windows, settings(kind)).expect("a plan");
-    let written = plan.write(&store::Silent).expect("labels");
+    let written = plan.write(Existing::Refuse, &store::Silent).expect("labels");
     assert_eq!((written.resumed, written.made), (0, windows.predictions()));
     assert_eq!(fs::metadata(&path).expect("there").len(), plan.file_len(), "as large as announced");
     Made { folder, path }
@@ -179,7 +180,7 @@ fn draws_depend_on_the_seed_alone() {
     assert_eq!(fs::read(&made.path).expect("read"), fs::read(make(Kind::Sampled(4), &windows).path).expect("read"));
     let other = Settings { seed: 8, ..settings(Kind::Sampled(4)) };
     let path = made.folder.path().join("other");
-    Plan::new(&path, model(), &windows, other).expect("a plan").write(&store::Silent).expect("labels");
+    Plan::new(&path, model(), &windows, other).expect("a plan").write(Existing::Refuse, &store::Silent).expect("labels");
     let draws = |path| match Labels::open(path).expect("opens").at(1.0).expect("listed").soft(0).expect("labels") {
         Soft::Sampled { ids, .. } => ids,
         _ => panic!("sampled"),
@@ -204,7 +205,7 @@ fn an_interrupted_run_goes_on_to_the_same_bytes() {
         assert!(!path.exists());
         let partial = folder.path().join("labels.partial");
         let interrupted = fs::read(&partial).expect("read");
-        let written = plan.write(&store::Silent).expect("goes on");
+        let written = plan.write(Existing::Refuse, &store::Silent).expect("goes on");
         assert_eq!((written.resumed, written.damaged), (windows.predictions_of(2).start, 0));
         assert_eq!(written.resumed + written.made, windows.predictions());
         assert_eq!(fs::read(&path).expect("read"), fs::read(&whole.path).expect("read"), "{kind}");
@@ -215,7 +216,7 @@ fn an_interrupted_run_goes_on_to_the_same_bytes() {
         let mut damaged = interrupted;
         damaged[*at as usize + windows.predictions_of(1).start * row] ^= 1;
         fs::write(&partial, damaged).expect("write");
-        let written = plan.write(&store::Silent).expect("goes on");
+        let written = plan.write(Existing::Refuse, &store::Silent).expect("goes on");
         assert_eq!(
             (written.resumed, written.damaged),
             (windows.predictions_of(1).start, windows.predictions_of(1).len())
@@ -474,14 +475,17 @@ fn every_flipped_bit_is_noticed() {
 #[test]
 fn other_files_are_not_replaced() {
     let made = make(Kind::TopK(2), &windows());
-    refuse_foreign(&made.path).expect("labels");
-    refuse_foreign(&made.folder.path().join("none")).expect("nothing is there");
+    let check = |path: &Path, existing| ResumableFile::check::<&Path>(path, Form::Labels, existing, &[]);
+    assert!(check(&made.path, Existing::Refuse).expect_err("there").to_string().contains("exists already"));
+    check(&made.path, Existing::Overwrite).expect("labels");
+    check(&made.folder.path().join("none"), Existing::Refuse).expect("nothing is there");
     let other = made.folder.path().join("thesis");
     fs::write(&other, "").expect("written");
-    refuse_foreign(&other).expect("nothing is lost");
+    check(&other, Existing::Overwrite).expect("nothing is lost");
     for text in ["my work".as_bytes(), &fs::read(format!("{FIXTURE}/model.safetensors")).expect("weights")] {
         fs::write(&other, text).expect("written");
-        assert!(refuse_foreign(&other).expect_err("foreign").to_string().contains("thesis: is there and is no labels"));
+        let refused = check(&other, Existing::Overwrite).expect_err("foreign").to_string();
+        assert!(refused.contains("thesis: is not a labels file that one of these programs wrote"), "{refused}");
     }
 }
 

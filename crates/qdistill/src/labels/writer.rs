@@ -9,7 +9,7 @@ use rayon::prelude::*;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-use store::output::ResumableFile;
+use store::output::{Existing, Form, ResumableFile};
 use store::safetensors::{self, TensorSpec};
 use store::{Bytes, DType, Progress, Unit};
 
@@ -89,7 +89,7 @@ impl<'a> Plan<'a> {
     /// # Errors
     /// [`Error::Store`] where the file can't be written or the disk lacks room; [`Error::Labels`] where the teacher's
     /// logits are not finite.
-    pub fn write(&self, progress: &dyn Progress) -> Result<Written> {
+    pub fn write(&self, existing: Existing, progress: &dyn Progress) -> Result<Written> {
         let mut file = self.open()?;
         let done = usize::try_from(file.steps()).unwrap_or(usize::MAX).min(self.windows.windows.len());
         let first = self.intact(done)?;
@@ -101,7 +101,7 @@ impl<'a> Plan<'a> {
             // Nothing would be lost, and the file would only be in the way of another teacher.
             return if file.steps() == 0 { file.discard().map_or_else(|e| Err(e.into()), |()| Err(e)) } else { Err(e) };
         }
-        file.persist()?;
+        file.persist(Form::Labels, existing)?;
         progress.finish();
         let made = self.windows.predictions() - resumed;
         Ok(Written { resumed, damaged, made, seconds: began.elapsed().as_secs_f64() })
