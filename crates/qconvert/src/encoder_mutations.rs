@@ -96,7 +96,7 @@ fn verification_finds_every_fault_of_an_encoder() {
             settings.rules = crate::Rules::new(&[], &others, None).expect("rules");
             let destination = dir.path().join("out");
             let scheme = scheme.parse::<Scheme>().expect("known");
-            let job = Job { scheme, settings, destination: destination.clone() };
+            let job = Job { scheme, settings, destination: destination.clone(), existing: Default::default() };
             let e = convert(&source, &[job], &Silent).expect_err("broken");
             assert!(e.to_string().contains(fault), "{scheme} {layout:?} {fault}: {e}");
             assert!(!destination.exists());

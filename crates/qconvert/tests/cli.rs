@@ -3,6 +3,7 @@
 mod common;
 mod place;
 
+use common::{SyntheticModel, write_model};
 use place::{Place, listing};
 
 #[test]
@@ -96,12 +97,75 @@ fn output_onto_input_is_refused() {
 fn shards_and_an_older_artifact_are_replaced_whole() {
     let place = Place::new();
     for size in ["100KB", "10MB"] {
-        let (code, _, err) =
-            place.run(&["model", "--scheme", "f16", "--to", "hf", "-o", "out", "--max-shard-size", size, "--verify"]);
-        assert_eq!(code, 0, "{err}");
+        let args = ["model", "--scheme", "f16", "--to", "hf", "-o", "out", "--max-shard-size", size, "--verify"];
+        place.done(&[&args[..], &["--overwrite"]].concat());
         let shards =
             listing(&place.path("out")).iter().filter(|p| p.extension().is_some_and(|e| e == "safetensors")).count();
         assert_eq!(shards > 1, size == "100KB", "{shards} shards of {size}");
         assert_eq!(place.path("out/model.safetensors.index.json").exists(), size == "100KB");
+    }
+}
+
+/// What one of these programs did not write, or somebody edited since, is there afterwards as it was.
+#[test]
+fn only_what_was_written_here_is_replaced() {
+    let place = Place::new();
+    let folder = |more: &[&'static str]| [&["model", "--scheme", "int8-row", "--to", "safetensors"], more].concat();
+    let file = |more: &[&'static str]| [&["model", "--scheme", "int8-row", "--to", "gguf"], more].concat();
+    let write = |name: &str, text: &str| std::fs::write(place.path(name), text).expect("writes");
+    let read = |name: &str| std::fs::read_to_string(place.path(name)).expect("reads");
+    place.done(&folder(&["-o", "out"]));
+    write("out/README.md", "my notes");
+    std::fs::create_dir(place.path("out/plots")).expect("makes");
+    write("out/plots/a.svg", "mine");
+    let err = place.fails(1, &folder(&["-o", "out"]));
+    assert!(err.contains("out: is a folder that is not empty: choose another output, or give --overwrite"), "{err}");
+    let err = place.fails(1, &folder(&["-o", "out", "--dry-run"]));
+    assert!(err.contains("give --overwrite"), "a dry run ends as the conversion would: {err}");
+    let args = ["model", "--scheme", "int4-g32", "--to", "safetensors", "-o", "out", "--overwrite", "--verify"];
+    place.done(&args);
+    assert_eq!((read("out/README.md"), read("out/plots/a.svg")), ("my notes".into(), "mine".into()));
+    assert_eq!(store::open(&place.path("out")).expect("opens").metadata["qconvert.scheme"], "int4-g32");
+    let config = read("out/config.json") + "\n";
+    write("out/config.json", &config);
+    let err = place.fails(1, &args);
+    assert!(err.contains("out/config.json: was not written by one of these programs, or was edited since"), "{err}");
+    assert_eq!(read("out/config.json"), config);
+
+    write("thesis.gguf", "my thesis");
+    for (more, what) in [(&[][..], "exists already"), (&["--overwrite"], "is not a GGUF file that one of these programs")] {
+        let err = place.fails(1, &[&file(&["-o", "thesis.gguf"])[..], more].concat());
+        assert!(err.contains("thesis.gguf") && err.contains(what), "{err}");
+        assert_eq!(read("thesis.gguf"), "my thesis");
+    }
+    place.done(&file(&["-o", "x.gguf"]));
+    assert!(place.fails(1, &file(&["-o", "x.gguf"])).contains("x.gguf: exists already"));
+    place.done(&file(&["-o", "x.gguf", "--overwrite"]));
+
+    // A model that somebody else wrote, the input, and the shell's own folder.
+    write_model(&place.path("theirs"), &SyntheticModel::default());
+    let err = place.fails(1, &folder(&["-o", "theirs", "--overwrite"]));
+    assert!(err.contains("theirs: is a folder without a model that one of these programs wrote"), "{err}");
+    let err = place.fails(1, &folder(&["-o", "model", "--overwrite"]));
+    assert!(err.contains("model: output is the input"), "{err}");
+    std::fs::create_dir(place.path("empty")).expect("makes");
+    let output = assert_cmd::Command::new(env!("CARGO_BIN_EXE_qconvert"))
+        .args(["../model", "--scheme", "int8-row", "--to", "safetensors", "-o", ".", "--overwrite"])
+        .current_dir(place.path("empty"))
+        .output()
+        .expect("runs");
+    let err = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.code() == Some(1) && err.contains("is the current folder, or holds it: never replaced"), "{err}");
+}
+
+#[test]
+fn names_that_the_disk_cannot_hold_are_refused_before_any_work() {
+    let place = Place::new();
+    std::fs::write(place.path("text"), "the text ".repeat(50)).expect("writes");
+    let long = "n".repeat(256);
+    for (to, schemes) in [("gguf", "int8-outlier"), ("safetensors", "int8-row"), ("gguf", "int8-row,nf4")] {
+        let args = ["model", "--scheme", schemes, "--to", to, "-o", &long, "--calibration-text", "text"];
+        let err = place.fails(1, &args);
+        assert!(err.contains("the file name has 256 bytes, the file system holds 255: choose a shorter one"), "{err}");
     }
 }

@@ -26,7 +26,7 @@ fn packed_weights_in_gguf_are_not_silent() {
             assert!(out.contains(word), "{word}: {out}");
         }
     }
-    let out = place.done(&[&args[..], &["--layout", "packed"]].concat());
+    let out = place.done(&[&args[..], &["--layout", "packed", "--overwrite"]].concat());
     assert!(!out.contains("llama.cpp"), "asked for: {out}");
     let err = place.fails(1, &[&args[..], &["--layout", "ggml"]].concat());
     assert!(err.contains("down_proj") && err.contains("200"), "{err}");

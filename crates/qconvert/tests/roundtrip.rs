@@ -6,6 +6,7 @@ use rand_chacha::ChaCha8Rng;
 use schemes::{FloatType, Overflow, Scheme};
 use std::path::Path;
 use store::Silent;
+use store::output::Existing;
 
 mod common;
 use common::{SyntheticModel, write_model, write_model_with};
@@ -97,7 +98,7 @@ fn large_gguf_models_are_split_and_read_as_one() {
         (settings.max_shard, settings.verify) = (max_shard, true);
         // Twice: a folder of parts that is there is replaced.
         for _ in 0..2 {
-            let job = Job { scheme, settings: settings.clone(), destination: destination.clone(), existing: Default::default() };
+            let job = Job { scheme, settings: settings.clone(), destination: destination.clone(), existing: Existing::Overwrite };
             convert(&source, std::slice::from_ref(&job), &Silent).expect("converts");
         }
     }
@@ -281,7 +282,7 @@ fn each_artifact_has_its_own_overflow() {
     let source = Source::new(&opened).expect("whole");
     let job = |scheme: &str, overflow, name: &str| {
         let settings = Settings { overflow, ..Settings::new(Target::Safetensors) };
-        Job { scheme: scheme.parse().expect("known"), settings, destination: dir.path().join(name) }
+        Job { scheme: scheme.parse().expect("known"), settings, destination: dir.path().join(name), existing: Default::default() }
     };
     let convert = |jobs: &[Job]| qconvert::convert(&source, jobs, &store::Silent);
     // bf16 holds the value, f16 doesn't; the order of the artifacts says nothing.

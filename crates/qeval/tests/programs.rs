@@ -160,7 +160,45 @@ fn faults_have_one_line_and_an_exit_code() {
     refuses(&["compare", "--reference", m, m, "--html", "no/such/folder/p.html"], 1, "no/such/folder");
     let thesis = dir.path().join("thesis.html");
     std::fs::write(&thesis, "<!DOCTYPE html>").expect("written");
-    refuses(&["compare", "--reference", m, m, "--html", text(&thesis)], 1, "is no report of this project");
+    let onto = ["compare", "--reference", m, m, "--html", text(&thesis)];
+    refuses(&onto, 1, "thesis.html: exists already: choose another output, or give --overwrite");
+    refuses(&[&onto[..], &["--overwrite"]].concat(), 1, "thesis.html: is not an HTML page that one of these programs wrote");
+    assert_eq!(std::fs::read(&thesis).expect("kept"), b"<!DOCTYPE html>");
+    let long = dir.path().join("n".repeat(256));
+    refuses(&["compare", "--reference", m, m, "--html", text(&long)], 1, "the file name has 256 bytes");
+    refuses(&["logits", m, "--ids", "1,2", "-o", text(&thesis)], 1, "thesis.html: exists already");
+    let kept = dir.path().join("kept");
+    std::fs::create_dir_all(kept.join("nf4")).expect("made");
+    std::fs::write(kept.join("nf4/notes"), "mine").expect("written");
+    let sweep = ["sweep", m, "--scheme", "nf4", "--keep", text(&kept)];
+    refuses(&sweep, 1, "kept/nf4: is a folder that is not empty");
+    refuses(&[&sweep[..], &["--overwrite"]].concat(), 1, "kept/nf4: is a folder without a model");
+}
+
+#[test]
+fn reports_logits_and_traces_are_replaced_when_asked() {
+    let dir = TempDir::new().expect("a folder");
+    let model = model(dir.path());
+    let at = |name: &str| dir.path().join(name);
+    let (page, report, logits, trace) = (at("a.html"), at("a.json"), at("a.safetensors"), at("a.jsonl"));
+    let json = format!("--json={}", report.display());
+    let commands: [&[&str]; 3] = [
+        &["schedule", "--html", text(&page), &json],
+        &["logits", text(&model), "--ids", "1,2", "-o", text(&logits)],
+        &["schedule", "--make-trace", text(&trace)],
+    ];
+    for command in commands {
+        let run = |more: &[&str]| qeval(&[command, more].concat());
+        assert!(run(&[]).status.success(), "{command:?}");
+        let again = run(&[]);
+        let said = String::from_utf8_lossy(&again.stderr).into_owned();
+        assert!(again.status.code() == Some(1) && said.contains("exists already"), "{command:?}: {said}");
+        let again = run(&["--overwrite"]);
+        assert!(again.status.success(), "{command:?}: {}", String::from_utf8_lossy(&again.stderr));
+    }
+    let out = qeval(&["schedule", "--html", text(&report), "--overwrite"]);
+    let said = String::from_utf8_lossy(&out.stderr).into_owned();
+    assert!(said.contains("a.json: is a JSON report, and an HTML page would replace it: not replaced"), "{said}");
 }
 
 #[test]

@@ -224,7 +224,7 @@ fn a_bench_of_a_model() {
     let few = ["--prompts", "4,32", "--contexts", "8", "--batches", "1,2,4", "--tokens", "2", "--repeats", "2"];
     for (kv, bytes) in [("f16", 2 * 2 * 2 * 16 * 2), ("int8", 2 * 2 * 2 * (16 + 2))] {
         let html = dir.path().join("page.html");
-        let more = ["--kv", kv, "--engine-math", "llama.cpp", "--html", text(&html)];
+        let more = ["--kv", kv, "--engine-math", "llama.cpp", "--html", text(&html), "--overwrite"];
         let args = [&["bench", text(&model), "--json"], &more[..], &few[..]].concat();
         let out = json(&args);
         let m = &out["models"][0];
@@ -289,7 +289,7 @@ fn a_model_that_fails_leaves_the_others_standing() {
     let to_file = format!("--json={}", file.display());
     for (list, command, more) in [
         ("models", [&["bench", "--csv", &to_file], &bench[..], &three].concat(), ",failed,"),
-        ("drafts", [&speculate[..], &three, &[&to_file]].concat(), "✗ failed"),
+        ("drafts", [&speculate[..], &three, &[&to_file, "--overwrite"]].concat(), "✗ failed"),
         ("models", [&generate[..], &three, &["--json"]].concat(), ""),
     ] {
         let out = qeval(&command);
