@@ -141,7 +141,7 @@ def ours(args, work, table):
 def theirs(args, work, table):
     """Files that llama-quantize writes, read here."""
     source, file = work / "f16.gguf", work / "theirs.gguf"
-    run([args.bin / "qconvert", args.model, "--scheme", "f16", "--to", "gguf", "-o", source])
+    run([args.bin / "qconvert", args.model, "--scheme", "f16", "--to", "gguf", "-o", source, "--overwrite"])
     for name in args.chosen(IN):
         options = ["--tensor-type", "ffn_=mxfp4"] if name == "MXFP4" else []
         done = run([llama(args, "llama-quantize"), *options, source, file, "Q8_0" if options else name, 2], check=False)
@@ -163,7 +163,7 @@ def pure(args, work, table):
     cut(args.model, narrow)
     for model, what in [(args.model, "whole model"), (narrow, "cut to rows of whole blocks of 256")]:
         source, mine, other = work / "f16.gguf", work / "mine.gguf", work / "other.gguf"
-        run([args.bin / "qconvert", model, "--scheme", "f16", "--to", "gguf", "-o", source])
+        run([args.bin / "qconvert", model, "--scheme", "f16", "--to", "gguf", "-o", source, "--overwrite"])
         for name in args.chosen(PURE):
             refusal = convert(args, model, mine, "--scheme", f"ggml-{name}", "--to", "gguf", "--include", "*")
             if refusal:
@@ -220,14 +220,14 @@ def split(args, work, table):
     if not tool.exists():
         table.row("f16", "GGUF parts", "llama-gguf-split", "is not there: run scripts/peers again")
         return
-    run([args.bin / "qconvert", args.model, "--scheme", "f16", "--to", "gguf", "-o", whole])
+    run([args.bin / "qconvert", args.model, "--scheme", "f16", "--to", "gguf", "-o", whole, "--overwrite"])
     # llama-gguf-split refuses a size that the first tensor exceeds.
     size = max(100, 1 + max(int(t.n_bytes) for t in gguf.GGUFReader(whole).tensors) // 1_000_000)
     run([tool, "--split", "--split-max-size", f"{size}M", whole, work / "theirs"])
     parts = sorted(work.glob("theirs-*-of-*.gguf"))
     again = decoded(args, parts[0], work, "f16")[0]
     table.row("f16", "GGUF parts", "llama-gguf-split", f"{len(parts)} files of theirs", differing(decoded(args, whole, work, "f16")[0], again))
-    run([args.bin / "qconvert", args.model, "--scheme", "f16", "--to", "gguf", "--max-shard-size", f"{size}MB", "-o", work / "parts"])
+    run([args.bin / "qconvert", args.model, "--scheme", "f16", "--to", "gguf", "--max-shard-size", f"{size}MB", "-o", work / "parts", "--overwrite"])
     first = sorted((work / "parts").glob("*.gguf"))[0]
     merged = work / "merged.gguf"
     run([tool, "--merge", first, merged])

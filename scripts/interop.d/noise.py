@@ -42,7 +42,7 @@ def check(args, work, table):
         for seed in range(ORDERS):
             model, file = work / "reordered", work / "reordered.gguf"
             reordered(pathlib.Path(args.model), model, seed, 256 if scheme.endswith("_k") else 32)
-            run([args.bin / "qconvert", model, "--scheme", scheme, "--to", "gguf", "-o", file])
+            run([args.bin / "qconvert", model, "--scheme", scheme, "--to", "gguf", "-o", file, "--overwrite"])
             here.append(perplexity(args, file, "llama.cpp"))
             there.append(llama_perplexity(args, file))
         (a, b), (x, y) = [statistics.mean(v) for v in (here, there)], [statistics.stdev(v) for v in (here, there)]

@@ -27,8 +27,8 @@ def forth_and_back(args, work, table):
         config = json.loads((source / "config.json").read_text()) | {"torch_dtype": str(dtype).removeprefix("torch.")}
         (source / "config.json").write_text(json.dumps(config, indent=2))
         shutil.rmtree(back, ignore_errors=True)
-        run([args.bin / "qconvert", source, "--scheme", name, "--to", "gguf", "-o", file])
-        run([args.bin / "qconvert", file, "--scheme", name, "--to", "hf", "-o", back])
+        run([args.bin / "qconvert", source, "--scheme", name, "--to", "gguf", "-o", file, "--overwrite"])
+        run([args.bin / "qconvert", file, "--scheme", name, "--to", "hf", "-o", back, "--overwrite"])
         odd = [f.name for f in source.glob("*.json") if f.read_bytes() != (back / f.name).read_bytes()]
         count = len(list(source.glob("*.json")))
         table.row(name, "directory, GGUF, directory", "qconvert", f"{len(odd)} of {count} side files differ {' '.join(odd)}",
@@ -42,7 +42,7 @@ def somebody_elses(args, work, table):
     for file in map(pathlib.Path, args.gguf):
         back = work / "rebuilt"
         shutil.rmtree(back, ignore_errors=True)
-        run([args.bin / "qconvert", file, "--to", "hf", "-o", back])
+        run([args.bin / "qconvert", file, "--to", "hf", "-o", back, "--overwrite"])
         own = transformers.AutoConfig.from_pretrained(back).to_dict()
         peer = transformers.AutoConfig.from_pretrained(file.parent, gguf_file=file.name).to_dict()
         odd = [f"{k}: {a!r} here, {b!r} there" for k in FIELDS if (a := field(own, k)) != (b := field(peer, k))]

@@ -73,7 +73,7 @@ def logits_difference(args, model, folder, math, work):
         ids = torch.tensor([tokenizer(prompt, add_special_tokens=False)["input_ids"]])
         there = model(ids).logits[0].float()
         run([args.bin / "qeval", "logits", folder, "--ids", ",".join(map(str, ids[0].tolist())), "--engine-math", math,
-             "-o", out])
+             "-o", out, "--overwrite"])
         here = safetensors.torch.load_file(out)["logits"]
         worst = max(worst, relative(here, there))
         if math != "exact":

@@ -40,7 +40,7 @@ def run(command, check=True):
 
 def convert(args, model, out, *options):
     """None, or the last line of what qconvert says when it refuses."""
-    done = run([args.bin / "qconvert", model, "-o", out, *options], check=False)
+    done = run([args.bin / "qconvert", model, "-o", out, "--overwrite", *options], check=False)
     return done.stdout.strip().splitlines()[-1][:120] if done.returncode else None
 
 
@@ -61,7 +61,7 @@ def load(folder):
 def decoded(args, artifact, work, scheme="f32"):
     """What `qconvert --to hf` makes of an artifact, and its config.json."""
     back = work / "back"
-    run([args.bin / "qconvert", artifact, "--to", "hf", "--scheme", scheme, "-o", back])
+    run([args.bin / "qconvert", artifact, "--to", "hf", "--scheme", scheme, "-o", back, "--overwrite"])
     return load(back), json.loads((back / "config.json").read_text())
 
 
