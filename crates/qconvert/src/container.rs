@@ -157,7 +157,7 @@ pub fn check(source: &Source<'_>, settings: &Settings, destination: &Path, exist
     }
     let mut names = vec!["config.json", safetensors::SINGLE_FILE];
     names.extend(source.model.side_files.iter().map(|f| f.name.as_str()));
-    let names = if split_gguf { &[][..] } else { &names };
+    let names = if split_gguf { &[][..] } else { &names[..] };
     Ok(check_folder::<&Path>(destination, existing, names, &[])?)
 }
 

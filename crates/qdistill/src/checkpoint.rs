@@ -102,8 +102,8 @@ impl Output {
     /// [`Error::Store`].
     pub fn save_missing(&self) -> Result<()> {
         let missing = |name: &str| !self.folder().join(name).exists();
-        let files = self.beside().into_iter().filter(|(name, _)| missing(name));
-        Ok(files.into_iter().try_for_each(|(name, bytes)| write_own_file(&self.folder().join(name), &bytes))?)
+        let mut files = self.beside().into_iter().filter(|(name, _)| missing(name));
+        Ok(files.try_for_each(|(name, bytes)| write_own_file(&self.folder().join(name), &bytes))?)
     }
 
     /// What lies beside the weights.

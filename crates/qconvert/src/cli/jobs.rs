@@ -157,7 +157,7 @@ fn check_destination(args: &Args, request: &Request, destination: &Path, source:
     // The folder of several schemes is made when the work begins.
     if let Some(output) = args.output.as_deref().filter(|output| *output != destination && !output.exists()) {
         let name = destination.file_name().unwrap_or_default().to_string_lossy();
-        return Ok(store::output::check_folder::<&Path>(output, existing, &[&name], &[])?);
+        return Ok(store::output::check_folder::<&Path>(output, existing, &[&*name], &[])?);
     }
     Ok(crate::container::check(source, &request.settings, destination, existing)?)
 }

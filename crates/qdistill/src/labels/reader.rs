@@ -1,6 +1,6 @@
 //! Labels from disk.
 
-use super::format::{HASH, Header, Kind, checksum, columns, hashed, head, key, list, text_checksum};
+use super::format::{HASH, Header, Kind, checksum, columns, hashed, head, list, text_checksum};
 use crate::ops::{exponentials, largest};
 use crate::soft::{Soft, Teacher};
 use crate::windows::Windows;
