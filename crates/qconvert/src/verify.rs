@@ -8,13 +8,13 @@ use crate::layout::{Content, Layout, OutTensor};
 use crate::plan::{Plan, PlannedWeight, Settings, Source};
 use crate::reference::{self, Rows};
 use crate::source::{Values, Weight};
-use store::output::provenance::SEAL_KEY;
 use candle_core::Device;
 use indexmap::IndexMap;
 use rayon::prelude::*;
 use schemes::{Matrix, Overflow};
 use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
+use store::output::provenance::SEAL_KEY;
 use store::{Model, Progress, Tensor, Unit, gguf};
 
 /// What a verification found.

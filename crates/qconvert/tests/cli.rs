@@ -133,7 +133,9 @@ fn only_what_was_written_here_is_replaced() {
     assert_eq!(read("out/config.json"), config);
 
     write("thesis.gguf", "my thesis");
-    for (more, what) in [(&[][..], "exists already"), (&["--overwrite"], "is not a GGUF file that one of these programs")] {
+    for (more, what) in
+        [(&[][..], "exists already"), (&["--overwrite"], "is not a GGUF file that one of these programs")]
+    {
         let err = place.fails(1, &[&file(&["-o", "thesis.gguf"])[..], more].concat());
         assert!(err.contains("thesis.gguf") && err.contains(what), "{err}");
         assert_eq!(read("thesis.gguf"), "my thesis");
@@ -155,7 +157,10 @@ fn only_what_was_written_here_is_replaced() {
         .output()
         .expect("runs");
     let err = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.code() == Some(1) && err.contains("is the current folder, or holds it: never replaced"), "{err}");
+    assert!(
+        output.status.code() == Some(1) && err.contains("is the current folder, or holds it: never replaced"),
+        "{err}"
+    );
 }
 
 #[test]

@@ -80,7 +80,8 @@ fn make<'a>(source: &'a Source<'a>, scheme: &str, target: Target, layout: Option
     settings.layout = layout;
     settings.calibration = Some(common::fake_calibration(source));
     let destination = dir.join(format!("{scheme}-{target:?}-{layout:?}.gguf"));
-    let job = Job { scheme: scheme.parse::<Scheme>().expect("known"), settings, destination, existing: Default::default() };
+    let job =
+        Job { scheme: scheme.parse::<Scheme>().expect("known"), settings, destination, existing: Default::default() };
     let made = convert(source, std::slice::from_ref(&job), &Silent).unwrap_or_else(|e| panic!("{scheme}: {e}"));
     Made { source, plan: made.into_iter().next().expect("one").plan, job }
 }
@@ -183,7 +184,8 @@ fn make_rules<'a>(source: &'a Source<'a>, scheme: &str, layout: Option<Layout>, 
     settings.rules =
         qconvert::Rules::new(&[], &["*_attn.*".into(), "*.gate_proj".into(), "*.up_proj".into()], None).expect("rules");
     let destination = dir.join(format!("{scheme}-{layout:?}.gguf"));
-    let job = Job { scheme: scheme.parse::<Scheme>().expect("known"), settings, destination, existing: Default::default() };
+    let job =
+        Job { scheme: scheme.parse::<Scheme>().expect("known"), settings, destination, existing: Default::default() };
     let made = convert(source, std::slice::from_ref(&job), &Silent).unwrap_or_else(|e| panic!("{scheme}: {e}"));
     Made { source, plan: made.into_iter().next().expect("one").plan, job }
 }

@@ -166,7 +166,12 @@ fn convert(model: &Path, out: &Path, target: Target, progress: &dyn Progress) ->
     let source = Source::new(&model)?;
     let mut settings = Settings::new(target);
     settings.verify = true;
-    let job = Job { scheme: "int8-row".parse().expect("known"), settings, destination: out.into(), existing: Default::default() };
+    let job = Job {
+        scheme: "int8-row".parse().expect("known"),
+        settings,
+        destination: out.into(),
+        existing: Default::default(),
+    };
     qconvert::convert(&source, &[job], progress).map(drop)
 }
 

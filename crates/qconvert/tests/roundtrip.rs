@@ -98,7 +98,12 @@ fn large_gguf_models_are_split_and_read_as_one() {
         (settings.max_shard, settings.verify) = (max_shard, true);
         // Twice: a folder of parts that is there is replaced.
         for _ in 0..2 {
-            let job = Job { scheme, settings: settings.clone(), destination: destination.clone(), existing: Existing::Overwrite };
+            let job = Job {
+                scheme,
+                settings: settings.clone(),
+                destination: destination.clone(),
+                existing: Existing::Overwrite,
+            };
             convert(&source, std::slice::from_ref(&job), &Silent).expect("converts");
         }
     }
@@ -282,7 +287,12 @@ fn each_artifact_has_its_own_overflow() {
     let source = Source::new(&opened).expect("whole");
     let job = |scheme: &str, overflow, name: &str| {
         let settings = Settings { overflow, ..Settings::new(Target::Safetensors) };
-        Job { scheme: scheme.parse().expect("known"), settings, destination: dir.path().join(name), existing: Default::default() }
+        Job {
+            scheme: scheme.parse().expect("known"),
+            settings,
+            destination: dir.path().join(name),
+            existing: Default::default(),
+        }
     };
     let convert = |jobs: &[Job]| qconvert::convert(&source, jobs, &store::Silent);
     // bf16 holds the value, f16 doesn't; the order of the artifacts says nothing.

@@ -45,7 +45,9 @@ pub fn begin(folder: &Path, begin: Begin, inputs: &[&Path]) -> Result<WorkFolder
     let work = WorkFolder::begin(folder, begin, &["config.json", WEIGHTS, METRICS_FILE, PLOT_FILE], inputs);
     let existing = match (begin, &work) {
         // Both say that something is there, and this one how to go on.
-        (Begin::New, Ok(_) | Err(store::Error::Exists { .. })) if state.exists() => return Err(resume::leftover(&state)),
+        (Begin::New, Ok(_) | Err(store::Error::Exists { .. })) if state.exists() => {
+            return Err(resume::leftover(&state));
+        }
         (Begin::New, Ok(_)) => Existing::Refuse,
         (Begin::Overwrite, Ok(_)) => Existing::Overwrite,
         _ => return Ok(work?),

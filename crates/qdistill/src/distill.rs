@@ -275,12 +275,13 @@ mod tests {
                 source: &mut source,
                 objective,
                 recipe: &recipe,
-                output: &Output::of_pretrained(folder.path(), student.shape(), &tokenizer).expect("an output"),
+                output: &Output::of_pretrained(testing::work(folder.path()), student.shape(), &tokenizer)
+                    .expect("an output"),
                 tokenizer: &tokenizer,
                 identity: fields(&recipe).expect("fields"),
             };
             let mut seen = Validations::default();
-            let best = train(&mut job, false, &mut seen).expect("it trains").best;
+            let best = train(&mut job, &mut seen).expect("it trains").best;
             (best, seen.0)
         };
         let lowest = |all: &[crate::train::Validation], of: fn(&crate::train::Validation) -> f64| {

@@ -273,8 +273,8 @@ mod tests {
     fn original() -> tempfile::TempDir {
         let folder = tempfile::tempdir().expect("a folder");
         let tokenizer = tokenizer::train(&[testing::TEXT.repeat(4)], 300).expect("enough text");
-        let output =
-            checkpoint::Output::of_pretrained(testing::work(folder.path()), &testing::shape(), &tokenizer).expect("an output");
+        let output = checkpoint::Output::of_pretrained(testing::work(folder.path()), &testing::shape(), &tokenizer)
+            .expect("an output");
         output.save(&testing::student(6)).expect("saved");
         folder
     }

@@ -115,8 +115,8 @@ impl Source for Batches<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{checkpoint, testing};
     use crate::train::{Step, Validation};
+    use crate::{checkpoint, testing};
     use std::path::Path;
     use store::output::Begin;
 
@@ -213,7 +213,12 @@ mod tests {
         }
         let left = std::fs::read_dir(folder.path()).expect("the folder").count();
         assert_eq!(left, 1, "the state is left behind");
-        assert!(go(&recipe, Begin::Resume, &mut ()).expect_err("nothing to resume").to_string().contains("leave out --resume"));
+        assert!(
+            go(&recipe, Begin::Resume, &mut ())
+                .expect_err("nothing to resume")
+                .to_string()
+                .contains("leave out --resume")
+        );
     }
 
     #[test]
@@ -222,7 +227,8 @@ mod tests {
         recipe.train = TrainRecipe { steps: 1000, validate_every: 2, patience: Some(3), ..recipe.train };
         recipe.train.learning_rate = 1e-12;
         let folder = tempfile::tempdir().expect("a folder");
-        let finished = pretrain(&recipe, &texts(), &Device::Cpu, folder.path(), Begin::New, &mut ()).expect("it trains");
+        let finished =
+            pretrain(&recipe, &texts(), &Device::Cpu, folder.path(), Begin::New, &mut ()).expect("it trains");
         assert!(finished.stopped_early && finished.steps < 1000, "{finished:?}");
         assert!(finished.best.step < finished.steps);
     }
@@ -242,8 +248,8 @@ mod tests {
         recipe.train.learning_rate = 1e30;
         recipe.train.warmup = 0;
         let folder = tempfile::tempdir().expect("a folder");
-        let error =
-            pretrain(&recipe, &texts(), &Device::Cpu, folder.path(), Begin::New, &mut ()).expect_err("it can't converge");
+        let error = pretrain(&recipe, &texts(), &Device::Cpu, folder.path(), Begin::New, &mut ())
+            .expect_err("it can't converge");
         assert!(matches!(error, Error::Diverged { .. }), "{error}");
         assert_eq!(std::fs::read_dir(folder.path()).expect("the folder").count(), 0, "nothing is left behind");
     }
@@ -252,8 +258,8 @@ mod tests {
     fn an_occupied_folder_is_left_alone() {
         let folder = tempfile::tempdir().expect("a folder");
         std::fs::write(folder.path().join("precious"), "x").expect("a file");
-        let error =
-            pretrain(&testing::recipe(), &texts(), &Device::Cpu, folder.path(), Begin::New, &mut ()).expect_err("occupied");
+        let error = pretrain(&testing::recipe(), &texts(), &Device::Cpu, folder.path(), Begin::New, &mut ())
+            .expect_err("occupied");
         assert!(matches!(error, Error::Store(store::Error::Exists { .. })), "{error}");
         let error = pretrain(&testing::recipe(), &texts(), &Device::Cpu, folder.path(), Begin::Overwrite, &mut ());
         let error = error.expect_err("no model");
@@ -264,8 +270,8 @@ mod tests {
     fn too_little_text_is_an_error() {
         let short = Texts { running: vec!["The whale.".into()], sentences: vec![] };
         let folder = tempfile::tempdir().expect("a folder");
-        let error =
-            pretrain(&testing::recipe(), &short, &Device::Cpu, folder.path(), Begin::New, &mut ()).expect_err("too short");
+        let error = pretrain(&testing::recipe(), &short, &Device::Cpu, folder.path(), Begin::New, &mut ())
+            .expect_err("too short");
         assert!(matches!(error, Error::Text(_)), "{error}");
         let none = std::fs::read_dir(folder.path()).expect("the folder").count();
         assert_eq!(none, 0);

@@ -32,7 +32,8 @@ fn assert_close(ours: &[f32], theirs: &[f32], tolerance: f32) {
 /// Writes a student and compares what the runtime makes of it with what was trained.
 fn round_trip(teacher: &store::Model, student: &Student) -> store::Model {
     let folder = tempfile::tempdir().expect("a folder");
-    let output = Output::of_student(testing::work(folder.path()), teacher, student, FloatType::F32).expect("a configuration");
+    let output =
+        Output::of_student(testing::work(folder.path()), teacher, student, FloatType::F32).expect("a configuration");
     output.save(student).expect("saved");
     let written = store::open(folder.path()).expect("it opens");
     let trained = testing::flat(&student.logits(&TOKENS, TOKENS.len()).expect("logits"));
@@ -87,7 +88,8 @@ fn qwen2_students_have_biases_and_a_head_of_their_own() {
         config.insert("architectures".into(), json!(["Qwen2ForCausalLM"]));
     }
     let folder = tempfile::tempdir().expect("a folder");
-    let output = Output::of_student(testing::work(folder.path()), &qwen, &student, FloatType::F32).expect("a configuration");
+    let output =
+        Output::of_student(testing::work(folder.path()), &qwen, &student, FloatType::F32).expect("a configuration");
     output.save(&student).expect("saved");
     let written = store::open(folder.path()).expect("it opens");
     let ours = testing::flat(&student.logits(&TOKENS, TOKENS.len()).expect("logits"));
@@ -120,7 +122,8 @@ fn mistral_students_compute_what_the_runtime_does() {
 fn changed(name: &str, change: impl Fn(&mut Vec<f32>, &mut Vec<usize>)) -> tempfile::TempDir {
     let (teacher, folder) = (fixture(), tempfile::tempdir().expect("a folder"));
     let student = build(&Spec::Layers(vec![0, 1, 2, 3]), &teacher, false, 0).expect("all blocks");
-    let output = Output::of_student(testing::work(folder.path()), &teacher, &student, FloatType::F16).expect("a configuration");
+    let output =
+        Output::of_student(testing::work(folder.path()), &teacher, &student, FloatType::F16).expect("a configuration");
     output.save(&student).expect("saved");
     let file = folder.path().join("model.safetensors");
     let mut weights = crate::checkpoint::load_weights(&file).expect("weights");
@@ -183,7 +186,8 @@ fn a_quantized_teacher_is_decoded() {
     let teacher = fixture();
     let student = build(&Spec::Layers(vec![0]), &teacher, false, 0).expect("one block");
     let folder = tempfile::tempdir().expect("a folder");
-    let output = Output::of_student(testing::work(folder.path()), &teacher, &student, FloatType::BF16).expect("a configuration");
+    let output =
+        Output::of_student(testing::work(folder.path()), &teacher, &student, FloatType::BF16).expect("a configuration");
     output.save(&student).expect("saved");
     let coarse = store::open(folder.path()).expect("it opens");
     let again = build(&Spec::Layers(vec![0]), &coarse, false, 0).expect("its block");

@@ -332,7 +332,11 @@ fn an_earlier_student_is_replaced_only_when_asked_and_notes_stay() {
     let config = std::fs::read_to_string(into("config.json")).expect("a configuration") + " ";
     std::fs::write(into("config.json"), &config).expect("written");
     let edited = bench.train("student", &["--overwrite"]);
-    assert!(text(&edited.stderr).contains("student/config.json: was not written by one of"), "{}", text(&edited.stderr));
+    assert!(
+        text(&edited.stderr).contains("student/config.json: was not written by one of"),
+        "{}",
+        text(&edited.stderr)
+    );
     assert_eq!(std::fs::read_to_string(into("config.json")).expect("kept"), config);
 
     let label = |more: &[&str]| {
@@ -345,7 +349,11 @@ fn an_earlier_student_is_replaced_only_when_asked_and_notes_stay() {
     assert!(text(&label(&["--overwrite"]).stderr).contains("is not a labels file that one of these programs wrote"));
     let long = "n".repeat(250);
     let long = bench.run(&["label", "--teacher", FIXTURE, "--text", PROSE, "-o", &long]);
-    assert!(text(&long.stderr).contains("the file name has 258 bytes, the file system holds 255"), "{}", text(&long.stderr));
+    assert!(
+        text(&long.stderr).contains("the file name has 258 bytes, the file system holds 255"),
+        "{}",
+        text(&long.stderr)
+    );
 }
 
 #[test]
@@ -370,7 +378,11 @@ fn of_two_trainings_into_one_folder_the_second_is_refused_at_once() {
     while !state.exists() && begun.elapsed().as_secs() < 120 {
         std::thread::yield_now();
     }
-    refused.extend([bench.train("part", &[]), bench.train("part", &["--overwrite"]), bench.train("part", &["--resume"])]);
+    refused.extend([
+        bench.train("part", &[]),
+        bench.train("part", &["--overwrite"]),
+        bench.train("part", &["--resume"]),
+    ]);
     let _ = child.kill();
     child.wait().expect("it ended");
     for out in refused {

@@ -162,7 +162,11 @@ fn faults_have_one_line_and_an_exit_code() {
     std::fs::write(&thesis, "<!DOCTYPE html>").expect("written");
     let onto = ["compare", "--reference", m, m, "--html", text(&thesis)];
     refuses(&onto, 1, "thesis.html: exists already: choose another output, or give --overwrite");
-    refuses(&[&onto[..], &["--overwrite"]].concat(), 1, "thesis.html: is not an HTML page that one of these programs wrote");
+    refuses(
+        &[&onto[..], &["--overwrite"]].concat(),
+        1,
+        "thesis.html: is not an HTML page that one of these programs wrote",
+    );
     assert_eq!(std::fs::read(&thesis).expect("kept"), b"<!DOCTYPE html>");
     let long = dir.path().join("n".repeat(256));
     refuses(&["compare", "--reference", m, m, "--html", text(&long)], 1, "the file name has 256 bytes");

@@ -103,7 +103,12 @@ fn convert(scheme: &str, to: qconvert::Target, destination: &std::path::Path) {
     let model = store::open(FIXTURE.as_ref()).expect("opens");
     let source = qconvert::Source::new(&model).expect("whole");
     let scheme = scheme.parse().expect("a scheme");
-    let job = qconvert::Job { scheme, settings: qconvert::Settings::new(to), destination: destination.into(), existing: Default::default() };
+    let job = qconvert::Job {
+        scheme,
+        settings: qconvert::Settings::new(to),
+        destination: destination.into(),
+        existing: Default::default(),
+    };
     qconvert::convert(&source, &[job], &store::Silent).expect("converts");
 }
 
@@ -164,7 +169,12 @@ fn saved_statistics_are_what_conversion_takes() {
     let source = qconvert::Source::new(&model).expect("whole");
     let mut settings = qconvert::Settings::new(qconvert::Target::Safetensors);
     settings.calibration = Some(calibration);
-    let job = qconvert::Job { scheme: schemes::Scheme::Int8Outlier, settings, destination: at("out").into(), existing: Default::default() };
+    let job = qconvert::Job {
+        scheme: schemes::Scheme::Int8Outlier,
+        settings,
+        destination: at("out").into(),
+        existing: Default::default(),
+    };
     qconvert::convert(&source, &[job], &store::Silent).expect("converts");
     let weights = json(&["weights", FIXTURE, "--scheme", "int8-outlier,int8-row", "--calibration", &saved]);
     assert_eq!(weights["schemes"].as_array().map(Vec::len), Some(2));

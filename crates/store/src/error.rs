@@ -77,7 +77,9 @@ pub enum Error {
         what: &'static str,
     },
     /// The disk is full.
-    #[error("{path}: the disk lacks room: {needed} bytes are needed, {free} are free; free some or choose another output")]
+    #[error(
+        "{path}: the disk lacks room: {needed} bytes are needed, {free} are free; free some or choose another output"
+    )]
     NoRoom {
         /// The output.
         path: PathBuf,

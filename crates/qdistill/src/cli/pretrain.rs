@@ -5,8 +5,8 @@ use anyhow::Result;
 use qdistill::data::read_text;
 use qdistill::recipe::Recipe;
 use qdistill::{Texts, checkpoint, pretrain};
-use report::{DeviceArgs, OverwriteArgs};
 use report::progress::Bars;
+use report::{DeviceArgs, OverwriteArgs};
 use std::path::{Path, PathBuf};
 
 /// What to train on, and how.
@@ -44,7 +44,8 @@ pub struct Args {
 /// Runs it; returns the result's text.
 pub fn run(args: &Args, bars: &Bars) -> Result<String> {
     let mut recipe = Recipe::read(&args.config)?;
-    let inputs: Vec<&Path> = args.text.iter().chain(&args.sentences).chain([&args.config]).map(PathBuf::as_path).collect();
+    let inputs: Vec<&Path> =
+        args.text.iter().chain(&args.sentences).chain([&args.config]).map(PathBuf::as_path).collect();
     let work = checkpoint::begin(&args.output, super::begin(args.resume, args.overwrite), &inputs)?;
     let device = super::device(&args.place)?;
     recipe.train.steps = args.steps.unwrap_or(recipe.train.steps);

@@ -180,7 +180,10 @@ fn draws_depend_on_the_seed_alone() {
     assert_eq!(fs::read(&made.path).expect("read"), fs::read(make(Kind::Sampled(4), &windows).path).expect("read"));
     let other = Settings { seed: 8, ..settings(Kind::Sampled(4)) };
     let path = made.folder.path().join("other");
-    Plan::new(&path, model(), &windows, other).expect("a plan").write(Existing::Refuse, &store::Silent).expect("labels");
+    Plan::new(&path, model(), &windows, other)
+        .expect("a plan")
+        .write(Existing::Refuse, &store::Silent)
+        .expect("labels");
     let draws = |path| match Labels::open(path).expect("opens").at(1.0).expect("listed").soft(0).expect("labels") {
         Soft::Sampled { ids, .. } => ids,
         _ => panic!("sampled"),

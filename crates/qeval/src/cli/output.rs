@@ -79,7 +79,8 @@ pub fn check(args: &OutputArgs, inputs: &[&Path]) -> Result<()> {
         bail!(Usage("only one of --json, --markdown and --csv can be printed; --json=FILE writes a file".into()));
     }
     let json = args.json.iter().flatten().map(|f| (f.as_path(), Form::Report));
-    let (files, forms): (Vec<&Path>, Vec<Form>) = json.chain(args.html.iter().map(|f| (f.as_path(), Form::Page))).unzip();
+    let (files, forms): (Vec<&Path>, Vec<Form>) =
+        json.chain(args.html.iter().map(|f| (f.as_path(), Form::Page))).unzip();
     for (at, (file, form)) in files.iter().zip(forms).enumerate() {
         // By any other path or link, too.
         if refuse_same_file(file, &files[..at]).is_err() {

@@ -94,7 +94,8 @@ fn models(
     let cpu = Compute::on_cpu(None);
     let reference = Loaded::open(&work.model, &cpu, None)?;
     let calibration = sweep::Calibration { text: builtin::CALIBRATION.into(), tokens: 2048 };
-    let paths = sweep::convert(&reference, schemes, (work.folder(), store::output::Existing::Refuse), &calibration, progress)?;
+    let paths =
+        sweep::convert(&reference, schemes, (work.folder(), store::output::Existing::Refuse), &calibration, progress)?;
     let windows = reference.encoder.windows(&builtin::prose(), protocol)?.windows.windows;
     let dtype = compute.options.compute;
     let mut best = None;

@@ -36,7 +36,12 @@ pub fn run(args: &ActivationsArgs, progress: &dyn Progress) -> Result<String> {
     crate::text::check(&request.cut)?;
     let mut found = activations::look(&args.model, &request, progress)?;
     if let Some(save) = &args.save {
-        store::output::write_file(save, Form::Calibration, args.output.overwrite.existing(), &found.calibration.to_bytes()?)?;
+        store::output::write_file(
+            save,
+            Form::Calibration,
+            args.output.overwrite.existing(),
+            &found.calibration.to_bytes()?,
+        )?;
         let modules = found.calibration.modules().count();
         found.notes.push(format!(
             "{}: calibration of {modules} modules on {} tokens, for qconvert --calibration",

@@ -43,7 +43,12 @@ pub fn run(args: &LayersArgs, progress: &dyn Progress) -> Result<String> {
     };
     let found = layers::measure(&args.model, &request, progress)?;
     if let Some(recipe) = &args.recipe {
-        store::output::write_file(recipe, Form::Recipe, args.output.overwrite.existing(), found.recipe.toml.as_bytes())?;
+        store::output::write_file(
+            recipe,
+            Form::Recipe,
+            args.output.overwrite.existing(),
+            found.recipe.toml.as_bytes(),
+        )?;
     }
     output::present(&found, &args.output)
 }

@@ -167,7 +167,10 @@ impl OutputDir {
             let aside = tempfile::Builder::new().prefix(".replaced.").tempdir_in(prefix);
             let path = aside.and_then(|aside| fs::rename(self.path(), aside.path()).map(|()| aside.keep()));
             let path = path.unwrap_or_else(|_| self.path().to_path_buf());
-            let what = format!("written, but files that came into the old folder meanwhile are left in {}: {e}", path.display());
+            let what = format!(
+                "written, but files that came into the old folder meanwhile are left in {}: {e}",
+                path.display()
+            );
             Error::unsupported(&self.shown, what)
         })
     }

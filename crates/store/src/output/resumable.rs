@@ -146,7 +146,9 @@ impl ResumableFile {
             fs::rename(&self.partial, &self.target)
         };
         renamed.map_err(|e| match e.kind() {
-            io::ErrorKind::AlreadyExists => Error::Exists { path: self.shown.clone(), what: super::directory::MEANWHILE },
+            io::ErrorKind::AlreadyExists => {
+                Error::Exists { path: self.shown.clone(), what: super::directory::MEANWHILE }
+            }
             _ => Error::io(&self.shown, "rename into place", e),
         })?;
         sync_folder(&self.target, &self.shown)

@@ -123,7 +123,9 @@ fn what_exists_is_refused_and_only_our_own_is_overwritten() {
     edited[at] = b'g';
     fs::write(&dest, edited).expect("write");
     assert!(text(check(Form::Safetensors, Existing::Overwrite)).contains("or was edited since"));
-    for foreign in ["My thesis", "{\"tool\": 1}", "{\n  \"tool\": \"vim 9\"\n}", "<svg></svg>", "GGUF", "<!DOCTYPE html>"] {
+    for foreign in
+        ["My thesis", "{\"tool\": 1}", "{\n  \"tool\": \"vim 9\"\n}", "<svg></svg>", "GGUF", "<!DOCTYPE html>"]
+    {
         fs::write(&dest, foreign).expect("write");
         for form in [Form::Report, Form::Page, Form::Plot, Form::Gguf, Form::Trace, Form::Recipe, Form::Labels] {
             let refused = text(check(form, Existing::Overwrite));
@@ -156,7 +158,10 @@ fn errors_say_what_and_where() {
     let error = |path: &Path, len| create(path, len).expect_err("refused").to_string();
     let missing = dir.path().join("none/out");
     let missing = error(&missing, None);
-    assert!(missing.contains("none/out: the folder ") && missing.ends_with("none does not exist: make it first"), "{missing}");
+    assert!(
+        missing.contains("none/out: the folder ") && missing.ends_with("none does not exist: make it first"),
+        "{missing}"
+    );
     assert!(error(dir.path(), None).contains("cannot replace"));
     assert!(error(Path::new("/dev/null"), None).contains("/dev/null: is not a regular file"));
     let full = error(&dir.path().join("full"), Some(1 << 55));
@@ -374,7 +379,11 @@ fn a_folder_that_is_worked_in_is_locked() {
     let work = begin(Begin::Overwrite).expect("begins");
     assert!(work.is_old());
     work.start(|_| Err(Error::unsupported(&dest, "fails"))).expect_err("what fill says");
-    assert_eq!(fs::read(dest.join("config.json")).expect("read"), b"1", "the old model stays until the new one is whole");
+    assert_eq!(
+        fs::read(dest.join("config.json")).expect("read"),
+        b"1",
+        "the old model stays until the new one is whole"
+    );
     work.check_names(["config.json", "tokenizer.json"]).expect("ours");
     assert!(text(work.check_names(["notes"])).contains("student/notes: was not written"));
     work.start(|folder| fill(folder, "2")).expect("starts");

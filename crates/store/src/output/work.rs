@@ -105,7 +105,10 @@ impl WorkFolder {
     ///
     /// # Errors
     /// What `fill` says; as [`OutputDir::persist`]. The folder is then as it was.
-    pub fn start<E: From<Error>>(&self, fill: impl FnOnce(&Path) -> std::result::Result<(), E>) -> std::result::Result<(), E> {
+    pub fn start<E: From<Error>>(
+        &self,
+        fill: impl FnOnce(&Path) -> std::result::Result<(), E>,
+    ) -> std::result::Result<(), E> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if state.started {
             return fill(&self.path);
