@@ -291,12 +291,12 @@ mod tests {
         *bytes.last_mut().expect("bytes") ^= 1;
         std::fs::write(&path, &bytes).expect("written");
         assert!(load(&identity).map(|_| ()).expect_err("damaged").contains("is damaged"));
-        let version = b"resume\":\"3";
-        let at = whole.windows(version.len()).position(|w| w == version).expect("a version");
+        let version = format!("resume\":\"{VERSION}");
+        let at = whole.windows(version.len()).position(|w| w == version.as_bytes()).expect("a version");
         let mut bytes = whole.clone();
         bytes[at + version.len() - 1] = b'1';
         std::fs::write(&path, &bytes).expect("written");
         let old = load(&identity).map(|_| ()).expect_err("old");
-        assert!(old.contains("is no training state of version 3"), "{old}");
+        assert!(old.contains(&format!("is no training state of version {VERSION}")), "{old}");
     }
 }

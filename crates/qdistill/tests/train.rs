@@ -162,6 +162,10 @@ fn the_teacher_beside_the_student_and_cut_students() {
     };
     let same = json(&train("same", &["--student", "layers:0,1,2,3", "--alpha", "1", "--learning-rate", "1e-9"]));
     assert!(same["best"]["kl"].as_f64().expect("a KL") < 1e-4, "the teacher itself: {same}");
+    assert_eq!(same["best_by"], "soft loss (forward divergence at T = 2)");
+    let bytes = std::fs::read(bench.path("same/model.safetensors")).expect("weights");
+    let said = b"lowest soft loss (forward divergence at T = 2) on the validation text";
+    assert!(bytes.windows(said.len()).any(|w| w == said), "the metadata say what chose the model");
     let frozen = ["--student", "layers:0,2", "--freeze", "embeddings", "--divergence", "jensen-shannon"];
     json(&train("cut", &frozen));
     let embedding = |folder: &str| {
