@@ -99,8 +99,13 @@ fn the_built_in_model_ranks_schemes_as_real_models_do() {
 fn a_model_against_itself() {
     let dir = TempDir::new().expect("a folder");
     let model = model(dir.path());
-    let args = ["compare", "--reference", text(&model), text(&model), "--no-speed", "--json", "--tokens", "300"];
-    let out = json(&args);
+    let args = ["compare", "--reference", text(&model), text(&model), "--no-speed", "--json", "--tokens"];
+    let short = json(&[&args[..], &["300", "--battery", "none"]].concat());
+    let row = &short["rows"][1];
+    assert_eq!((row["verdict"].as_str(), row["verdict_because"].as_str()), (Some("inconclusive"), Some("short_text")));
+    assert_eq!((row["tokens_to_settle"].as_u64(), &short["smallest_within_margin"]), (Some(500), &Value::Null));
+    let out = json(&[&args[..], &["600"]].concat());
+    assert_eq!(out["smallest_within_margin"], text(&model));
     let row = &out["rows"][1];
     assert_eq!(row.pointer("/kl/mean"), Some(&0.0.into()));
     assert_eq!(row.pointer("/change/ratio"), Some(&1.0.into()));
@@ -217,7 +222,7 @@ fn a_closed_pipe_is_success() {
 
 /// Output and exit code of a comparison whose rows may be marked.
 fn compared(args: &[&str]) -> (Value, String, Option<i32>) {
-    let out = qeval(&[args, &["--json", "--no-speed", "--tokens", "300", "--ctx", "64"]].concat());
+    let out = qeval(&[args, &["--json", "--no-speed", "--tokens", "600", "--ctx", "64"]].concat());
     let err = String::from_utf8_lossy(&out.stderr).into_owned();
     (serde_json::from_slice(&out.stdout).unwrap_or_else(|e| panic!("{e}: {err}")), err, out.status.code())
 }
