@@ -95,7 +95,8 @@ const MERGES_FLOATS: [&str; 15] = [
 ];
 
 /// Families whose projections transformers splits, merges, reorders or moves to another stack while it loads them.
-const REWRITES_PROJECTIONS: [&str; 17] = [
+const REWRITES_PROJECTIONS: [&str; 18] = [
+    "cohere_asr",
     "cosmos3_omni",
     "gradium_phonon_tts",
     "gte",
@@ -150,9 +151,19 @@ const INITIALIZES: [(&str, &str); 4] =
     [("falcon_mamba", "out_proj"), ("gpt_bigcode", "c_proj"), ("mamba", "out_proj"), ("nanochat", "o_proj")];
 
 /// Projections of blocks that transformers renames: family, name in the checkpoint, name in the model.
-const RENAMED: [(&str, &str, &str); 10] = [
+const RENAMED: [(&str, &str, &str); 20] = [
     ("axk2", "W_down", "fc1"),
     ("axk2", "W_up", "fc2"),
+    ("axk2", "q_b_proj", "q_gate_proj"),
+    ("deepseek_v4", "w1", "gate_proj"),
+    ("deepseek_v4", "w2", "down_proj"),
+    ("deepseek_v4", "w3", "up_proj"),
+    ("deepseek_v4", "wgate", "gate_proj"),
+    ("deepseek_v4", "wkv", "kv_proj"),
+    ("deepseek_v4", "wo_a", "o_a_proj"),
+    ("deepseek_v4", "wo_b", "o_b_proj"),
+    ("deepseek_v4", "wq_a", "q_a_proj"),
+    ("deepseek_v4", "wq_b", "q_b_proj"),
     ("dory", "g_proj", "gate_proj"),
     ("exaone", "c_fc_0", "gate_proj"),
     ("exaone", "c_fc_1", "up_proj"),

@@ -258,6 +258,17 @@ fn linears_are_ignored_where_transformers_moves_or_renames_them() {
 }
 
 #[test]
+fn excluded_projections_are_ignored_under_their_new_names() {
+    let tensors: [(&str, &[usize]); 2] =
+        [("layers.0.attn.wq_a.weight", &[32, 64]), ("layers.0.attn.wq_b.weight", &[64, 32])];
+    planned((&json!({"model_type": "deepseek_v4"}), &tensors), ("int8-row", &["*.wq_a"]), |source, plan| {
+        let ignore = kept(source, &plan.expect("plans")).ignore();
+        assert!(is_ignored(&ignore, "layers.0.self_attn.q_a_proj"), "{ignore:?}");
+        assert!(!is_ignored(&ignore, "layers.0.self_attn.q_b_proj"), "{ignore:?}");
+    });
+}
+
+#[test]
 fn weights_beside_unknown_tensors_are_not_quantized() {
     let tensors: [(&str, &[usize]); 3] = [
         ("encoder.layer.0.output.dense.weight", &[64, 64]),
