@@ -23,7 +23,7 @@ fn check(
     let mut settings = Settings::new(target);
     settings.layout = layout;
     settings.calibration = Some(common::fake_calibration(&source));
-    let job = Job { scheme, settings, destination: out.to_path_buf(), existing: Default::default() };
+    let job = Job { scheme, settings, destination: out.to_path_buf(), existing: Existing::Overwrite };
     let made = convert(&source, std::slice::from_ref(&job), &Silent)?;
     verify::verify(out, &source, &made[0].plan, &job.settings, &Silent)?;
     let reopened = store::open(out)?;
