@@ -170,7 +170,7 @@ fn convert(model: &Path, out: &Path, target: Target, progress: &dyn Progress) ->
         scheme: "int8-row".parse().expect("known"),
         settings,
         destination: out.into(),
-        existing: Default::default(),
+        existing: store::output::Existing::Overwrite,
     };
     qconvert::convert(&source, &[job], progress).map(drop)
 }
