@@ -131,7 +131,8 @@ fn what_cannot_be_labelled_is_said_in_one_line() {
     fs::write(&empty, " \n\t ").expect("written");
     label(&[], &empty, 1, "empty.txt: holds white space alone");
     fs::write(&output, "a thesis").expect("written");
-    label(&[], prose, 1, "labels: is there and is no labels file: not replaced");
+    label(&[], prose, 1, "labels: exists already");
+    label(&["--overwrite"], prose, 1, "labels: is not a labels file that one of these programs wrote");
     assert_eq!(fs::read_to_string(&output).expect("there"), "a thesis");
     fs::remove_file(&output).expect("removed");
     let same = ["label", "--teacher", MODEL, "--text", text(&latin), "-o", text(&latin)];

@@ -2,7 +2,7 @@
 
 use indexmap::IndexMap;
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor};
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::{fmt, str};
 
 /// The most bytes of a string that an error message shows.
@@ -71,13 +71,32 @@ pub fn parse_json(bytes: &[u8]) -> Result<Value, String> {
         [0xff, 0xfe, ..] | [0xfe, 0xff, ..] => return Err("is UTF-16; save it as UTF-8".into()),
         _ => {}
     }
-    let strict = match serde_json::from_slice(bytes) {
-        Ok(value) => return Ok(value),
-        Err(e) => e,
-    };
-    // A position in the rewritten text would mislead: the error is that of the text as it stands.
-    let rewritten = str::from_utf8(bytes).ok().map(to_strict);
-    rewritten.and_then(|text| serde_json::from_str(&text).ok()).ok_or_else(|| strict.to_string())
+    let parsed = serde_json::from_slice(bytes).or_else(|strict| {
+        // A position in the rewritten text would mislead: the error is that of the text as it stands.
+        let rewritten = str::from_utf8(bytes).ok().map(to_strict);
+        rewritten.and_then(|text| serde_json::from_str(&text).ok()).ok_or_else(|| strict.to_string())
+    });
+    parsed.map(|mut value| {
+        to_finite(&mut value);
+        value
+    })
+}
+
+/// Makes each number that is no 64-bit integer a float, and tags the infinite ones. Where a dependency turns on
+/// serde_json's `arbitrary_precision`, numbers are kept as they are written, and 1e400 is one.
+fn to_finite(value: &mut Value) {
+    match value {
+        Value::Array(all) => all.iter_mut().for_each(to_finite),
+        Value::Object(all) => all.values_mut().for_each(to_finite),
+        Value::Number(n) if !n.is_i64() && !n.is_u64() => {
+            *value = match n.to_string().parse::<f64>() {
+                Ok(float) if float.is_finite() => float.into(),
+                Ok(float) => json!({FLOAT_TAG: if float > 0.0 { "Infinity" } else { "-Infinity" }}),
+                Err(_) => return,
+            };
+        }
+        _ => {}
+    }
 }
 
 /// Rewrites what Python's parser accepts beyond the standard.

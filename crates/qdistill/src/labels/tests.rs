@@ -219,7 +219,7 @@ fn an_interrupted_run_goes_on_to_the_same_bytes() {
         let mut damaged = interrupted;
         damaged[*at as usize + windows.predictions_of(1).start * row] ^= 1;
         fs::write(&partial, damaged).expect("write");
-        let written = plan.write(Existing::Refuse, &store::Silent).expect("goes on");
+        let written = plan.write(Existing::Overwrite, &store::Silent).expect("goes on");
         assert_eq!(
             (written.resumed, written.damaged),
             (windows.predictions_of(1).start, windows.predictions_of(1).len())

@@ -237,7 +237,10 @@ mod tests {
 
     #[test]
     fn the_trace_is_the_one_that_its_seed_draws() {
-        assert_eq!(draw(63, 6.0).to_json_lines(), TRACE);
+        let lines = draw(63, 6.0).to_json_lines();
+        let (tool, requests) = lines.split_once('\n').expect("lines");
+        assert!(tool.contains("qeval"), "{tool}");
+        assert_eq!(requests, TRACE);
     }
 
     #[test]
