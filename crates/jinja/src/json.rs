@@ -128,7 +128,7 @@ impl Dump<'_> {
                 '\u{8}' => self.out.push_str("\\b"),
                 '\u{c}' => self.out.push_str("\\f"),
                 c if (c as u32) < 0x20 => self.out.push_str(&format!("\\u{:04x}", c as u32)),
-                c if self.ascii && !c.is_ascii() || c == '\u{7f}' && self.ascii => {
+                c if self.ascii && (!c.is_ascii() || c == '\u{7f}') => {
                     for unit in c.encode_utf16(&mut [0; 2]) {
                         self.out.push_str(&format!("\\u{unit:04x}"));
                     }

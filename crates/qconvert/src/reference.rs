@@ -280,8 +280,11 @@ fn outlier_row(row: &[f32], columns: &[u32], scale: FloatType, overflow: Overflo
     row.iter().enumerate().map(pick).collect()
 }
 
+/// The values that a block of weights decodes to.
+type Block = fn(&[f32]) -> Vec<f32>;
+
 /// Of the ggml types whose scale follows from the extremes of a block, what a block decodes to.
-fn ggml_row(ty: GgmlType) -> Option<fn(&[f32]) -> Vec<f32>> {
+fn ggml_row(ty: GgmlType) -> Option<Block> {
     Some(match ty {
         GgmlType::Q8_0 => |block| {
             let d = largest(block) / 127.0;

@@ -186,6 +186,7 @@ fn the_intervals_of_questions_cover() {
 /// The README's table. `cargo test -p qeval --lib -- --ignored --nocapture coverage_table`
 #[test]
 #[ignore = "takes minutes"]
+#[allow(clippy::print_stdout)]
 fn coverage_table() {
     let row = |name: String, shares: Vec<f64>| {
         let shares: Vec<String> = shares.iter().map(|s| format!("{:.1}", 100.0 * s)).collect();
