@@ -125,7 +125,7 @@ impl<'a> Source<'a> {
         let mut weights = source::weights(model)?;
         let float = source::main_float(&weights);
         let mut warnings = model.warnings.clone();
-        let config = whole::config(model, &weights, &mut warnings)?;
+        let config = whole::config(model, &mut weights, &mut warnings)?;
         if config.as_ref().is_some_and(|c| c.tie_word_embeddings) && weights.iter().all(|w| w.module() != "lm_head") {
             weights.iter_mut().for_each(|w| w.tied = w.name == EMBEDDING);
         }

@@ -111,7 +111,7 @@ fn has_bias(model: &Model, c: &Config, module: &str) -> bool {
 ///
 /// # Errors
 /// As [`check`]; or the configuration is malformed.
-pub fn config(model: &Model, weights: &[Weight], warnings: &mut Vec<String>) -> Result<Option<Config>> {
+pub fn config(model: &Model, weights: &mut Vec<Weight>, warnings: &mut Vec<String>) -> Result<Option<Config>> {
     if model.config_json.is_none() {
         let said = warnings.iter().any(|w| w.contains("no configuration"));
         if said {
@@ -128,6 +128,10 @@ pub fn config(model: &Model, weights: &[Weight], warnings: &mut Vec<String>) -> 
         }
         Ok(config) => {
             check(model, &config)?;
+            // A GGUF file has no word on biases: what is stored counts.
+            if model.container != Container::Gguf {
+                warnings.extend(leave_out_zero_biases(model, &config, weights)?);
+            }
             warnings.extend(unasked(model, &config, weights));
             Ok(Some(config))
         }
@@ -151,18 +155,6 @@ fn unasked(model: &Model, config: &Config, weights: &[Weight]) -> Vec<String> {
             config.layers
         ));
     }
-    let is_unasked = |name: &str| {
-        let module = name.strip_suffix(".bias").and_then(|n| n.strip_prefix("model.layers."));
-        module.and_then(|m| m.split_once('.')).is_some_and(|(_, module)| !has_bias(model, config, module))
-    };
-    let biases: Vec<&str> = names().filter(|(l, n)| *l < config.layers && is_unasked(n)).map(|n| n.1).collect();
-    // A GGUF file has no word on biases: what is stored counts.
-    if let ([first, ..], false) = (&biases[..], model.container == Container::Gguf) {
-        warnings.push(format!(
-            "{} that the configuration does not announce (the first is {first}): the programs here use them, transformers does not",
-            counted(biases.len(), "stored bias vector")
-        ));
-    }
     let others: Vec<&str> = model.unused(config).into_iter().filter(|n| !beyond.contains(n)).collect();
     if let [first, ..] = others[..] {
         warnings.push(format!(
@@ -171,6 +163,24 @@ fn unasked(model: &Model, config: &Config, weights: &[Weight]) -> Vec<String> {
         ));
     }
     warnings
+}
+
+/// Leaves out stored biases of zeros that the configuration doesn't ask for, as GPTQ's quantizers write them, and says so:
+/// they change nothing, and llama.cpp has no place for them. (Others than zeros are refused with the configuration.)
+fn leave_out_zero_biases(model: &Model, config: &Config, weights: &mut Vec<Weight>) -> Result<Option<String>> {
+    let mut left_out = Vec::new();
+    for name in weights.iter().map(|w| &w.name) {
+        let module = name.strip_suffix(".bias").and_then(|n| n.strip_prefix("model.layers."));
+        let unasked = module.and_then(|m| m.split_once('.')).is_some_and(|(_, m)| !has_bias(model, config, m));
+        if unasked && model.dense(name)?.is_some_and(|values| values.iter().all(|v| *v == 0.0)) {
+            left_out.push(name.clone());
+        }
+    }
+    weights.retain(|w| !left_out.contains(&w.name));
+    Ok(left_out.first().map(|first| {
+        let biases = counted(left_out.len(), "stored bias vector");
+        format!("{biases} of zeros that the configuration does not ask for left out (the first is {first})")
+    }))
 }
 
 /// Refuses tensors that llama.cpp has no place for in this architecture: it loads no file with any.

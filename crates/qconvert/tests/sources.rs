@@ -5,6 +5,7 @@ mod place;
 
 use common::{SyntheticModel, write_model_with};
 use place::{Place, Stored};
+use qconvert::Source;
 use schemes::FloatType;
 use serde_json::Value;
 
@@ -237,4 +238,21 @@ fn gptq_checkpoints_are_dequantized() {
         assert!(far <= if scheme == "f16" { 0.0 } else { 0.003 }, "{output}: {far}");
         assert!(!made.tensors.keys().any(|name| name.contains("qzeros") || name.contains("g_idx")));
     }
+}
+
+#[test]
+fn biases_of_zeros_that_nobody_asks_for_are_left_out() {
+    // As GPTQ's quantizers write them.
+    let dir = tempfile::tempdir().expect("a folder");
+    let shape = SyntheticModel { attention_bias: true, ..SyntheticModel::default() };
+    write_model_with(dir.path(), &shape, |name, i| if name.ends_with(".bias") { 0.0 } else { (i % 7) as f32 / 64.0 });
+    let path = dir.path().join("config.json");
+    let text = std::fs::read_to_string(&path).expect("written");
+    let mut config: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    config["attention_bias"] = false.into();
+    std::fs::write(&path, config.to_string()).expect("writes");
+    let model = store::open(dir.path()).expect("opens");
+    let source = Source::new(&model).expect("whole");
+    assert!(source.weights.iter().all(|w| !w.name.ends_with(".bias")));
+    assert!(source.warnings.iter().any(|w| w.contains("8 stored bias vectors of zeros")), "{:?}", source.warnings);
 }
