@@ -1,6 +1,7 @@
 //! The known scheme that an unknown name is nearest to.
 
 use crate::{Bits, FloatType, GgmlType, Grouping, Scheme};
+use strsim::levenshtein;
 
 /// Names of other tools, without dashes and underscores, and the schemes that they stand for.
 const ALIASES: [(&str, &str); 10] = [
@@ -41,7 +42,7 @@ fn nearest(name: &str) -> Option<String> {
         let known = plain(scheme);
         let bare = known.strip_prefix("ggml").unwrap_or(&known);
         let begins = key.len() >= SHORTEST_BEGINNING && (known.starts_with(&key) || bare.starts_with(&key));
-        let edits = distance(&key, &known).min(distance(&key, bare));
+        let edits = levenshtein(&key, &known).min(levenshtein(&key, bare));
         if begins { edits.min(1) } else { edits }
     };
     let (edits, scheme) = known().into_iter().map(|s| (distance_to(&s), s)).min_by_key(|s| s.0)?;
@@ -61,20 +62,6 @@ fn known() -> Vec<String> {
 /// Letters and digits alone, in lower case.
 fn plain(name: &str) -> String {
     name.chars().filter(char::is_ascii_alphanumeric).map(|c| c.to_ascii_lowercase()).collect()
-}
-
-/// Edits of single characters that make one text the other (Levenshtein).
-fn distance(a: &str, b: &str) -> usize {
-    let b = b.as_bytes();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.bytes().enumerate() {
-        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
-        for (j, y) in b.iter().enumerate() {
-            let edits = (diagonal + usize::from(x != *y)).min(row[j] + 1).min(row[j + 1] + 1);
-            diagonal = std::mem::replace(&mut row[j + 1], edits);
-        }
-    }
-    row[b.len()]
 }
 
 #[cfg(test)]
@@ -121,7 +108,7 @@ mod tests {
     #[test]
     fn distances_are_levenshteins() {
         for (a, b, edits) in [("", "abc", 3), ("kitten", "sitting", 3), ("q4k", "q4km", 1), ("ab", "ba", 2)] {
-            assert_eq!((distance(a, b), distance(b, a)), (edits, edits), "{a} {b}");
+            assert_eq!((levenshtein(a, b), levenshtein(b, a)), (edits, edits), "{a} {b}");
         }
     }
 }
