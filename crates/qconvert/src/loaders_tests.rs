@@ -17,10 +17,11 @@ fn write_model(dir: &Path, config: &Value, tensors: &[(&str, &[usize])]) {
     std::fs::write(dir.join("config.json"), config.to_string()).expect("writes");
 }
 
-/// Plans a model in a scheme, with some modules excluded, and shows the plan.
-fn planned<T>(
+/// Plans a model in a scheme under some rules, and shows the plan.
+fn planned_by<T>(
     (config, tensors): (&Value, &[(&str, &[usize])]),
-    (scheme, exclude): (&str, &[&str]),
+    scheme: &str,
+    (include, exclude): (&[&str], &[&str]),
     see: impl FnOnce(&Source<'_>, Result<Plan>) -> T,
 ) -> T {
     let dir = tempfile::tempdir().expect("temp dir");
@@ -28,22 +29,31 @@ fn planned<T>(
     let model = store::open(dir.path()).expect("opens");
     let source = Source::new(&model).expect("lists");
     let mut settings = Settings::new(Target::Safetensors);
-    let exclude: Vec<String> = exclude.iter().map(|e| (*e).to_string()).collect();
-    settings.rules = Rules::new(&[], &exclude, None).expect("rules");
+    let owned = |patterns: &[&str]| patterns.iter().map(|p| (*p).to_string()).collect::<Vec<_>>();
+    settings.rules = Rules::new(&owned(include), &owned(exclude), None).expect("rules");
     let plan = source.plan(scheme.parse().expect("known"), &settings, &HashSet::new());
     see(&source, plan)
 }
 
+/// Plans a model in a scheme, with some modules excluded, and shows the plan.
+fn planned<T>(
+    model: (&Value, &[(&str, &[usize])]),
+    (scheme, exclude): (&str, &[&str]),
+    see: impl FnOnce(&Source<'_>, Result<Plan>) -> T,
+) -> T {
+    planned_by(model, scheme, (&[], exclude), see)
+}
+
+/// What stays float of a planned model, and the modules that are quantized.
+fn kept_and_quantized(source: &Source<'_>, plan: &Plan) -> (Kept, Vec<String>) {
+    let quantized = plan.weights.iter().filter(|w| w.scheme.is_some());
+    (kept(source, plan), quantized.map(|w| source.weights[w.index].module().to_string()).collect())
+}
+
 /// Why a plan with some modules included is refused.
 fn refused_with(config: &Value, tensors: &[(&str, &[usize])], include: &str) -> String {
-    let dir = tempfile::tempdir().expect("temp dir");
-    write_model(dir.path(), config, tensors);
-    let model = store::open(dir.path()).expect("opens");
-    let source = Source::new(&model).expect("lists");
-    let mut settings = Settings::new(Target::Safetensors);
-    settings.rules = Rules::new(&[include.to_string()], &[], None).expect("rules");
-    let plan = source.plan("int8-row".parse().expect("known"), &settings, &HashSet::new());
-    plan.expect_err("refused").to_string()
+    let refusal = |_: &Source<'_>, plan: Result<Plan>| plan.expect_err("refused").to_string();
+    planned_by((config, tensors), "int8-row", (&[include], &[]), refusal)
 }
 
 #[test]
@@ -89,8 +99,7 @@ fn what_stays_float_is_ignored_and_nothing_else() {
     let config = json!({"model_type": "qwen2_moe", "num_experts": 4});
     let (kept, quantized) = planned((&config, &MOE), ("int8-row", &[]), |source, plan| {
         let plan = plan.expect("plans");
-        let quantized = plan.weights.iter().filter(|w| w.scheme.is_some());
-        (kept(source, &plan), quantized.map(|w| source.weights[w.index].module().to_string()).collect::<Vec<_>>())
+        kept_and_quantized(source, &plan)
     });
     assert_eq!(quantized, ["model.layers.0.mlp.experts.0.up_proj", "model.layers.0.self_attn.q_proj"]);
     let (ignore, skip) = (kept.ignore(), kept.skip_modules(&quantized));
@@ -123,8 +132,7 @@ fn towers_are_ignored_under_every_name_that_transformers_gives_them() {
     let (kept, quantized) = planned((&config, &tensors), ("nf4", &[]), |source, plan| {
         let plan = plan.expect("plans");
         assert!(plan.notes.iter().any(|n| n.contains("vision") && n.contains("float")), "{:?}", plan.notes);
-        let quantized = plan.weights.iter().filter(|w| w.scheme.is_some());
-        (kept(source, &plan), quantized.map(|w| source.weights[w.index].module().to_string()).collect::<Vec<_>>())
+        kept_and_quantized(source, &plan)
     });
     assert_eq!(quantized.len(), 2);
     let (ignore, skip) = (kept.ignore(), kept.skip_modules(&quantized));

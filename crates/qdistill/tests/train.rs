@@ -43,6 +43,18 @@ impl Bench {
         self.run(&args)
     }
 
+    /// Starts a training into `out` that doesn't end by itself; what it says is held.
+    fn start_training(&self, out: &str) -> std::process::Child {
+        std::process::Command::new(assert_cmd::cargo::cargo_bin("qdistill"))
+            .current_dir(self.folder.path())
+            .args(["train", "--teacher", FIXTURE, "--labels", "labels.safetensors", "-o", out, "--json"])
+            .args(["--steps", "100000", "--batch", "4", "--validate-every", "2", "--student", "student.toml"])
+            .stdout(std::process::Stdio::null())
+            .stderr(std::process::Stdio::piped())
+            .spawn()
+            .expect("it starts")
+    }
+
     fn label(&self) {
         let out = self.run(&[
             "label",
@@ -364,14 +376,7 @@ fn an_earlier_student_is_replaced_only_when_asked_and_notes_stay() {
 fn of_two_trainings_into_one_folder_the_second_is_refused_at_once() {
     let bench = Bench::new();
     bench.label();
-    let mut child = std::process::Command::new(assert_cmd::cargo::cargo_bin("qdistill"))
-        .current_dir(bench.folder.path())
-        .args(["train", "--teacher", FIXTURE, "--labels", "labels.safetensors", "-o", "part", "--json"])
-        .args(["--steps", "100000", "--batch", "4", "--validate-every", "2", "--student", "student.toml"])
-        .stdout(std::process::Stdio::null())
-        .stderr(std::process::Stdio::null())
-        .spawn()
-        .expect("it starts");
+    let mut child = bench.start_training("part");
     let begun = std::time::Instant::now();
     while !bench.path("part").exists() && begun.elapsed().as_secs() < 120 {
         std::thread::yield_now();
@@ -426,14 +431,7 @@ fn output_that_is_taken_away_is_missed_in_time() {
     let bench = Bench::new();
     bench.label();
     let state = bench.path("part.resume.safetensors");
-    let mut child = std::process::Command::new(assert_cmd::cargo::cargo_bin("qdistill"))
-        .current_dir(bench.folder.path())
-        .args(["train", "--teacher", FIXTURE, "--labels", "labels.safetensors", "-o", "part", "--json"])
-        .args(["--steps", "100000", "--batch", "4", "--validate-every", "2", "--student", "student.toml"])
-        .stdout(std::process::Stdio::null())
-        .stderr(std::process::Stdio::piped())
-        .spawn()
-        .expect("it starts");
+    let mut child = bench.start_training("part");
     while !state.exists() && child.try_wait().expect("its state").is_none() {
         std::thread::yield_now();
     }
