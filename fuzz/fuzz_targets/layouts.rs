@@ -6,45 +6,8 @@ use arbitrary::{Arbitrary, Unstructured};
 use libfuzzer_sys::fuzz_target;
 use serde_json::{Map, Value, json};
 
-/// Names that the layouts give to the tensors of a module.
-const SUFFIXES: [&str; 36] = [
-    ".weight",
-    ".bias",
-    ".weight.codes",
-    ".weight.scales",
-    ".weight.absmax",
-    ".weight.absmax_codes",
-    ".weight.nested_absmax",
-    ".weight.nested_map",
-    ".weight.nested_offset",
-    ".weight.outlier_columns",
-    ".weight.outliers",
-    ".weight_packed",
-    ".weight_scale",
-    ".weight_shape",
-    ".weight_zero_point",
-    ".weight_g_idx",
-    ".input_scale",
-    ".input_zero_point",
-    ".weight_scale_inv",
-    ".weight_scale_2",
-    ".weight_global_scale",
-    ".scale",
-    ".scale_weight",
-    ".pre_quant_scale",
-    ".SCB",
-    ".weight_format",
-    ".weight.quant_map",
-    ".weight.nested_quant_map",
-    ".weight.quant_state.bitsandbytes__nf4",
-    ".weight.quant_state.bitsandbytes__fp4",
-    ".qweight",
-    ".qzeros",
-    ".scales",
-    ".g_idx",
-    ".activation_scale",
-    ".absmax",
-];
+/// Names that layouts, known ones and others, give to the tensors of a module.
+const SUFFIXES: &str = include_str!("../../crates/store/src/layouts/suffixes.txt");
 
 const MODULES: [&str; 3] = ["model.layers.0.mlp.down_proj", "model.embed_tokens", "lm_head"];
 
@@ -124,9 +87,10 @@ impl Case {
         let mut header = Map::new();
         let mut data = Vec::new();
         let mut entries = Map::new();
+        let suffixes: Vec<&str> = SUFFIXES.lines().collect();
         for part in self.parts.iter().take(24) {
             let module = MODULES[usize::from(part.module) % MODULES.len()];
-            let suffix = SUFFIXES[usize::from(part.suffix) % SUFFIXES.len()];
+            let suffix = suffixes[usize::from(part.suffix) % suffixes.len()];
             let (dtype, width) = TYPES[usize::from(part.dtype) % TYPES.len()];
             let mut shape: Vec<usize> =
                 part.sides.iter().take(3).map(|s| SIDES[usize::from(*s) % SIDES.len()]).collect();

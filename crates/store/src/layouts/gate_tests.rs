@@ -196,43 +196,10 @@ fn targets_of_groups_rank_by_how_close_they_are() {
     assert!(run(outputs).expect_err("refused").contains("output_activations"));
 }
 
-/// A module's name and a suffix that some layout has.
-const SUFFIXES: [&str; 34] = [
-    ".weight",
-    ".bias",
-    ".weight.codes",
-    ".weight.scales",
-    ".weight.absmax",
-    ".weight.absmax_codes",
-    ".weight.nested_absmax",
-    ".weight.nested_map",
-    ".weight.nested_offset",
-    ".weight.outlier_columns",
-    ".weight.outliers",
-    ".weight_packed",
-    ".weight_shape",
-    ".weight_scale",
-    ".weight_scale_inv",
-    ".weight_zero_point",
-    ".weight_g_idx",
-    ".input_scale",
-    ".weight.quant_map",
-    ".weight.nested_quant_map",
-    ".weight.quant_state.bitsandbytes__nf4",
-    ".weight.quant_state.bitsandbytes__fp4",
-    ".SCB",
-    ".weight_format",
-    ".qweight",
-    ".qzeros",
-    ".scales",
-    ".g_idx",
-    ".scale",
-    ".scale_weight",
-    ".pre_quant_scale",
-    ".weight_scale_2",
-    ".lora_a",
-    ".other",
-];
+/// What layouts, known ones and others, put behind a module's name: of random modules here and in the fuzz target.
+fn suffixes() -> Vec<&'static str> {
+    include_str!("suffixes.txt").lines().collect()
+}
 
 /// The parts of layouts, so that most models have what their layout asks for.
 const TOGETHER: [&[usize]; 9] = [
@@ -293,16 +260,16 @@ fn side() -> impl Strategy<Value = usize> {
 type Random = (usize, Vec<(usize, usize, Vec<usize>, u8)>, usize, bool);
 
 fn random() -> impl Strategy<Value = Random> {
-    let any_part = (0..SUFFIXES.len(), 0..TYPES.len(), prop::collection::vec(side(), 0..4), any::<u8>());
+    let any_part = (0..suffixes().len(), 0..TYPES.len(), prop::collection::vec(side(), 0..4), any::<u8>());
     (0..TOGETHER.len(), prop::collection::vec(any_part, 1..8), 0usize..7, any::<bool>())
 }
 
 fn model(random: Random) -> Model {
     let (together, parts, kind, gguf) = random;
-    let mut tensors = indexmap::IndexMap::new();
+    let (mut tensors, suffixes) = (indexmap::IndexMap::new(), suffixes());
     let wanted = TOGETHER[together].iter().copied().map(Some).chain(std::iter::repeat(None));
     for ((suffix, dtype, shape, seed), wanted) in parts.into_iter().zip(wanted) {
-        let name = named(SUFFIXES[wanted.unwrap_or(suffix)]);
+        let name = named(suffixes[wanted.unwrap_or(suffix)]);
         if let Some(tensor) = tensor(TYPES[dtype], shape, seed) {
             tensors.insert(name.clone(), Tensor { stored_name: name, ..tensor });
         }
