@@ -353,10 +353,9 @@ impl Bench {
 
     /// Means, and intervals over the same resamples for all.
     fn summaries(&self, scored: Vec<Option<Divergences>>) -> Vec<Option<Divergence>> {
-        let sums = stats::block_sums;
-        let columns: Vec<Vec<f64>> = scored.iter().flatten().map(|d| sums(&d.kl)).collect();
+        let columns: Vec<Vec<f64>> = scored.iter().flatten().map(|d| stats::block_sums(&d.kl)).collect();
         let views: Vec<&[f64]> = columns.iter().map(Vec::as_slice).collect();
-        let weights = sums(&vec![1.0; self.windows.scored()]);
+        let weights = stats::block_sums(&vec![1.0; self.windows.scored()]);
         let mut intervals = Bootstrap::new(0).ratios(&views, &weights).into_iter();
         let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len().max(1) as f64;
         let summary = |d: Divergences| Divergence {

@@ -10,22 +10,6 @@ pub struct DeviceArgs {
     pub device: String,
 }
 
-/// What becomes of a destination that exists; the same in all programs.
-#[derive(Debug, Clone, Copy, Default, Args)]
-pub struct OverwriteArgs {
-    /// Replace a destination that exists, as far as one of these programs wrote it and nobody edited it since; every
-    /// other file in a folder is kept. By default a destination that exists is refused.
-    #[arg(long)]
-    pub overwrite: bool,
-}
-
-impl OverwriteArgs {
-    /// For `store`.
-    pub fn existing(self) -> store::output::Existing {
-        if self.overwrite { store::output::Existing::Overwrite } else { store::output::Existing::Refuse }
-    }
-}
-
 /// Where to compute, and in what.
 #[derive(Debug, Clone, Args)]
 pub struct ComputeArgs {

@@ -20,13 +20,15 @@ mod device;
 mod error;
 pub mod format;
 mod interrupt;
+mod overwrite;
 pub mod page;
 pub mod progress;
 pub mod spark;
 pub mod table;
 mod terminal;
 
-pub use device::{ComputeArgs, DeviceArgs, OverwriteArgs};
+pub use device::{ComputeArgs, DeviceArgs};
 pub use error::Error;
 pub use interrupt::tidy_when_interrupted;
+pub use overwrite::OverwriteArgs;
 pub use terminal::{arguments, error_line, print_result, stdout_form};
