@@ -8,7 +8,7 @@ use crate::value::{Dict, Key, Seq, SeqKind, Value};
 use indexmap::IndexMap;
 use std::rc::Rc;
 
-const STR: [&str; 43] = [
+const STR: [&str; 44] = [
     "capitalize",
     "casefold",
     "center",
@@ -52,46 +52,35 @@ const STR: [&str; 43] = [
     "swapcase",
     "title",
     "upper",
+    "zfill",
 ];
 const DICT: [&str; 5] = ["get", "items", "keys", "values", "copy"];
-/// Methods that change a dictionary or a list, which the sandbox forbids.
-const CHANGING: [&str; 12] = [
-    "clear",
-    "pop",
-    "popitem",
-    "setdefault",
-    "update",
-    "append",
-    "extend",
-    "insert",
-    "remove",
-    "reverse",
-    "sort",
-    "__setitem__",
-];
+/// Methods that change a dictionary, which the sandbox forbids.
+const CHANGING_DICT: [&str; 5] = ["clear", "pop", "popitem", "setdefault", "update"];
+/// Methods that change a list, which the sandbox forbids.
+const CHANGING_LIST: [&str; 9] =
+    ["clear", "pop", "append", "extend", "insert", "remove", "reverse", "sort", "__setitem__"];
 
 /// What `value.name` is as a method, if it is one.
 pub fn find(value: &Value, name: &Rc<str>) -> Option<Value> {
-    let known: bool = match value {
-        Value::Str(_) | Value::Markup(_) => STR.contains(&&**name) || &**name == "zfill",
-        Value::Dict(_) => DICT.contains(&&**name) || CHANGING[..5].contains(&&**name),
+    let (known, changing): (&[&str], &[&str]) = match value {
+        Value::Str(_) | Value::Markup(_) => (&STR, &[]),
+        Value::Dict(_) => (&DICT, &CHANGING_DICT),
         Value::Seq(seq) => match seq.kind {
-            SeqKind::List => {
-                matches!(&**name, "count" | "index" | "copy" | "pop" | "clear") || CHANGING[5..].contains(&&**name)
-            }
-            SeqKind::Tuple | SeqKind::Group | SeqKind::Range { .. } => matches!(&**name, "count" | "index"),
-            _ => false,
+            SeqKind::List => (&["count", "index", "copy"], &CHANGING_LIST),
+            SeqKind::Tuple | SeqKind::Group | SeqKind::Range { .. } => (&["count", "index"], &[]),
+            _ => (&[], &[]),
         },
-        Value::Float(_) => &**name == "is_integer",
-        Value::Int(_) | Value::Bool(_) => &**name == "bit_length",
-        Value::Cycler(_) => matches!(&**name, "next" | "reset"),
-        Value::Loop(_) => matches!(&**name, "cycle" | "changed"),
-        _ => false,
+        Value::Float(_) => (&["is_integer"], &[]),
+        Value::Int(_) | Value::Bool(_) => (&["bit_length"], &[]),
+        Value::Cycler(_) => (&["next", "reset"], &[]),
+        Value::Loop(_) => (&["cycle", "changed"], &[]),
+        _ => (&[], &[]),
     };
-    if known && CHANGING.contains(&&**name) {
+    if changing.contains(&&**name) {
         return Some(unsafe_attribute(value, name));
     }
-    known.then(|| Value::Method(Rc::new((value.clone(), name.clone()))))
+    known.contains(&&**name).then(|| Value::Method(Rc::new((value.clone(), name.clone()))))
 }
 
 /// An attribute that the sandbox hides.
