@@ -10,7 +10,7 @@ use store::{Progress, Unit};
 const VERSION: &str = "1";
 
 /// The metadata key that marks the file: version and tokens.
-const KEY: &str = "qinspect.calibration";
+const KEY: &str = store::output::provenance::CALIBRATION_KEY;
 
 /// What can go wrong with calibration.
 #[derive(Debug, thiserror::Error)]

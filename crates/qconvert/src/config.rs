@@ -12,7 +12,7 @@ use store::TrainedOn;
 pub const HASH_PLACEHOLDER: &str = "0000000000000000000000000000000000000000000000000000000000000000";
 
 /// The metadata key of the source's hash.
-pub const HASH_KEY: &str = "qconvert.source_blake3";
+pub const HASH_KEY: &str = store::output::provenance::SOURCE_KEY;
 
 /// String metadata of the artifact: provenance, and the packed layout's entries.
 pub fn provenance(source: &Source<'_>, plan: &Plan, settings: &Settings) -> IndexMap<String, String> {

@@ -91,7 +91,7 @@ pub fn save(path: &Path, identity: &Identity, parameters: &[Parameter], state: &
     let json = |text: serde_json::Result<String>| text.map_err(|e| Error::malformed(path, e));
     let best = json(serde_json::to_string(&state.best))?;
     let metadata = [
-        ("qdistill.resume", VERSION.to_string()),
+        (store::output::provenance::TRAINING_KEY, VERSION.to_string()),
         ("qdistill.identity", json(serde_json::to_string(identity))?),
         ("qdistill.step", state.step.to_string()),
         ("qdistill.waited", state.waited.to_string()),

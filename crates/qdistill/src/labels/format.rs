@@ -17,7 +17,7 @@ const MAX_TEMPERATURES: usize = 16;
 
 /// Metadata keys, in the order in which they are written.
 pub(super) mod key {
-    pub const VERSION: &str = "qdistill.labels";
+    pub const VERSION: &str = store::output::provenance::LABELS_KEY;
     pub const KIND: &str = "qdistill.kind";
     pub const TEMPERATURES: &str = "qdistill.temperatures";
     pub const CONTEXT: &str = "qdistill.context";

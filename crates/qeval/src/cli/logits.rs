@@ -6,7 +6,7 @@ use crate::model::LanguageModel;
 use crate::{Bos, Encoder, Packed};
 use anyhow::{Result, bail};
 use safetensors::tensor::{Dtype, TensorView};
-use store::output::{Form, check_file, write_file};
+use store::output::{Form, check_file, provenance::LOGITS_KEY, write_file};
 
 /// `qeval logits`: one sequence through the model, all logits to a file.
 pub fn logits(args: &LogitsArgs) -> Result<Outcome> {
@@ -38,7 +38,7 @@ pub fn logits(args: &LogitsArgs) -> Result<Outcome> {
             ("tokens", TensorView::new(Dtype::I64, vec![tokens.len()], &ids)?),
             ("logits", TensorView::new(Dtype::F32, vec![tokens.len(), vocab], &values)?),
         ],
-        Some(std::collections::HashMap::from([("qeval.logits".into(), env!("CARGO_PKG_VERSION").into())])),
+        Some(std::collections::HashMap::from([(LOGITS_KEY.into(), env!("CARGO_PKG_VERSION").into())])),
     )?;
     write_file(&args.output, Form::Logits, existing, &bytes)?;
     Ok(Outcome {

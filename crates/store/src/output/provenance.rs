@@ -43,8 +43,20 @@ pub const METRICS_FILE: &str = "metrics.jsonl";
 /// The plot of a training, in a student's folder.
 pub const PLOT_FILE: &str = "loss.svg";
 
-/// The value that is filled in after the header was sealed.
-const SOURCE_KEY: &str = "qconvert.source_blake3";
+/// Metadata key of converted weights: BLAKE3 of the source. It is filled in after the header was sealed.
+pub const SOURCE_KEY: &str = "qconvert.source_blake3";
+
+/// Metadata key of soft labels: their version.
+pub const LABELS_KEY: &str = "qdistill.labels";
+
+/// Metadata key of a training's state: its version.
+pub const TRAINING_KEY: &str = "qdistill.resume";
+
+/// Metadata key of activation statistics: their version.
+pub const CALIBRATION_KEY: &str = "qinspect.calibration";
+
+/// Metadata key of logits: the version of the program.
+pub const LOGITS_KEY: &str = "qeval.logits";
 
 const PROGRAMS: [&str; 4] = ["qconvert", "qeval", "qdistill", "qinspect"];
 
@@ -182,10 +194,10 @@ fn weights(path: &Path, container: Form) -> Option<Weights> {
     };
     let has = |key: &str| metadata.contains_key(key);
     let known = [
-        ("qdistill.labels", Form::Labels),
-        ("qdistill.resume", Form::TrainingState),
-        ("qinspect.calibration", Form::Calibration),
-        ("qeval.logits", Form::Logits),
+        (LABELS_KEY, Form::Labels),
+        (TRAINING_KEY, Form::TrainingState),
+        (CALIBRATION_KEY, Form::Calibration),
+        (LOGITS_KEY, Form::Logits),
     ];
     if let Some((_, form)) = known.into_iter().find(|(key, _)| has(key)) {
         return (container == Form::Safetensors).then_some(Weights { form, files: BTreeMap::new() });
