@@ -4,7 +4,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use qdistill::{Teacher, labels::Labels};
+use distillation::{Teacher, labels::Labels};
 
 fuzz_target!(|bytes: &[u8]| {
     let Ok(labels) = Labels::open(&fuzz::write("x.labels", bytes)) else { return };

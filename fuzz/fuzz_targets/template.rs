@@ -3,7 +3,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use qeval::generate::{Message, Template};
+use serving::generate::{Message, Template};
 use serde_json::json;
 
 fuzz_target!(|source: &[u8]| {

@@ -6,9 +6,9 @@
 
 use crate::weights::ROUND;
 use crate::{Calibration, Collector, Error};
+use progress::{Progress, Unit};
 use runtime::{Observer, Transformer};
 use std::collections::BTreeMap;
-use store::{Progress, Unit};
 
 /// The largest code.
 const QMAX: f32 = 127.0;

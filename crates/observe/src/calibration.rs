@@ -1,10 +1,10 @@
 //! Calibration: the largest absolute activation of each input column of each linear layer.
 
 use ndarray::{Array1, ArrayView2, Axis};
+use progress::{Progress, Unit};
 use safetensors::tensor::{Dtype, SafeTensors, TensorView, serialize};
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
-use store::{Progress, Unit};
 
 /// Version of the file format; another major number is refused.
 const VERSION: &str = "1";

@@ -1,5 +1,6 @@
 //! The program as a person runs it: results on stdout, one clear line and an exit code on failure.
 
+#[path = "../../conversion/tests/common/mod.rs"]
 mod common;
 mod place;
 

@@ -1,5 +1,6 @@
 //! A dry run exits as the conversion would, with the same first line of its error.
 
+#[path = "../../conversion/tests/common/mod.rs"]
 mod common;
 mod place;
 

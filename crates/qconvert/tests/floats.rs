@@ -1,5 +1,6 @@
 //! Tensors of every rank, name and float type, converted value by value.
 
+#[path = "../../conversion/tests/common/mod.rs"]
 mod common;
 mod place;
 

@@ -1,5 +1,6 @@
 //! Recipes, and what one directory or container can't hold together.
 
+#[path = "../../conversion/tests/common/mod.rs"]
 mod common;
 mod place;
 

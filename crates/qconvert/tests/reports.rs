@@ -1,16 +1,17 @@
 //! What a plan and a finished conversion say, and when a file appears.
 
+#[path = "../../conversion/tests/common/mod.rs"]
 mod common;
 mod place;
 
 use common::{SyntheticModel, write_model, write_model_with};
+use conversion::{Job, Settings, Source, Target};
 use place::{Place, listing};
-use qconvert::{Job, Settings, Source, Target};
+use progress::{Progress, Unit};
 use schemes::FloatType;
 use serde_json::Value;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use store::{Progress, Unit};
 
 #[test]
 fn packed_weights_in_gguf_are_not_silent() {
@@ -161,7 +162,7 @@ impl Progress for Damage {
     fn finish(&self) {}
 }
 
-fn convert(model: &Path, out: &Path, target: Target, progress: &dyn Progress) -> qconvert::Result<()> {
+fn convert(model: &Path, out: &Path, target: Target, progress: &dyn Progress) -> conversion::Result<()> {
     let model = store::open(model).expect("opens");
     let source = Source::new(&model)?;
     let mut settings = Settings::new(target);
@@ -172,7 +173,7 @@ fn convert(model: &Path, out: &Path, target: Target, progress: &dyn Progress) ->
         destination: out.into(),
         existing: store::output::Existing::Overwrite,
     };
-    qconvert::convert(&source, &[job], progress).map(drop)
+    conversion::convert(&source, &[job], progress).map(drop)
 }
 
 #[test]
@@ -186,14 +187,14 @@ fn what_fails_verification_replaces_nothing() {
         (Target::Safetensors, "out", ("config", ".json"), "config.json"),
     ] {
         let out = place.path(output);
-        convert(&model, &out, target, &store::Silent).expect("converts");
+        convert(&model, &out, target, &progress::Silent).expect("converts");
         let file = if target == Target::Gguf { out.clone() } else { out.join("config.json") };
         let old = std::fs::read(&file).expect("reads");
         let before = listing(place.dir.path());
         // Far enough from the end of the weights to be no padding.
         let damage = Damage { folder: place.dir.path().into(), name, back: if word == ".weight" { 2000 } else { 3 } };
         let e = convert(&model, &out, target, &damage).expect_err("damaged");
-        assert!(matches!(e, qconvert::Error::Unverified { .. }), "{e}");
+        assert!(matches!(e, conversion::Error::Unverified { .. }), "{e}");
         assert!(e.to_string().contains(word) && e.to_string().contains(output), "{e}");
         assert_eq!((std::fs::read(&file).expect("reads"), listing(place.dir.path())), (old, before));
     }

@@ -1,11 +1,12 @@
 //! Checkpoints that are not what they say: refused, or put right with a warning.
 
+#[path = "../../conversion/tests/common/mod.rs"]
 mod common;
 mod place;
 
 use common::{SyntheticModel, write_model_with};
+use conversion::Source;
 use place::{Place, Stored};
-use qconvert::Source;
 use schemes::FloatType;
 use serde_json::Value;
 

@@ -1,11 +1,79 @@
-//! `qdistill`: trains small models.
+//! `qdistill`: trains small students on a teacher's soft labels.
 
-mod cli;
+mod label;
+mod plant;
+mod pretrain;
 mod progress;
+mod selftest;
+mod show;
+mod train;
 
+use candle_core::Device;
+use clap::{Parser, Subcommand};
+use cli::{DeviceArgs, OverwriteArgs};
+use distillation::soft::check_temperature;
+use runtime::{ComputeType, Options};
 use std::process::ExitCode;
+use store::output::{Begin, Existing};
+
+/// Trains small language models.
+#[derive(Debug, Parser)]
+#[command(name = "qdistill", version)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Write a teacher's soft labels of a text to disk, for any number of trainings.
+    Label(label::Args),
+    /// Show what a teacher thinks comes next, at several temperatures.
+    Show(show::Args),
+    /// Train a student on a teacher's soft labels, into a Hugging Face directory.
+    Train(Box<train::Args>),
+    /// Train a small Llama and its tokenizer from text, into a Hugging Face directory.
+    Pretrain(pretrain::Args),
+    /// Hold a device's training to its definition in f64.
+    Selftest(selftest::Args),
+    /// Give a model the outlier channels that large models have, without changing what it computes.
+    PlantOutliers(plant::Args),
+}
+
+/// A temperature that logits can be divided by.
+fn temperature(text: &str) -> Result<f64, String> {
+    text.parse().map_err(|_| "it must be a number".to_string()).and_then(check_temperature)
+}
+
+/// A number of things, at least one.
+fn some(text: &str) -> Result<usize, String> {
+    text.parse().ok().filter(|&n: &usize| n > 0).ok_or_else(|| "it must be a number of at least 1".into())
+}
+
+/// How a training begins in its folder.
+fn begin(resume: bool, overwrite: OverwriteArgs) -> Begin {
+    match overwrite.existing() {
+        _ if resume => Begin::Resume,
+        Existing::Overwrite => Begin::Overwrite,
+        Existing::Refuse => Begin::New,
+    }
+}
+
+/// Where training computes. It does so in f32, and what a teacher beside it multiplies is f32, too.
+fn device(place: &DeviceArgs) -> runtime::Result<Device> {
+    runtime::device(&place.device, &Options { compute: ComputeType::F32, ..Options::default() })
+}
 
 fn main() -> ExitCode {
-    report::tidy_when_interrupted("qdistill");
-    cli::main()
+    cli::run::<Cli>("qdistill", |cli, bars| {
+        let text = match &cli.command {
+            Command::Label(args) => label::run(args, bars),
+            Command::Show(args) => show::run(args),
+            Command::Train(args) => train::run(args, bars),
+            Command::Pretrain(args) => pretrain::run(args, bars),
+            Command::Selftest(args) => selftest::run(args),
+            Command::PlantOutliers(args) => plant::run(args),
+        };
+        Ok(text?.into())
+    })
 }

@@ -1,8 +1,9 @@
 //! Drawing the progress of a training.
 
-use qdistill::train::{Progress, Start, Step, Validation};
+use cli::Bars;
+use distillation::train::{Progress, Start, Step, Validation};
+use progress::Unit;
 use report::format;
-use report::progress::{Bars, Unit};
 use std::io::Write;
 use std::time::Instant;
 

@@ -1,432 +1,338 @@
-//! The training loop, for distillation and for training from text alone.
+//! `qdistill train`.
 
-use crate::checkpoint::{self, Output};
-use crate::error::{Error, Result};
-use crate::gradient::{Gradients, Window, losses};
-use crate::memory;
-use crate::metrics::{self, Metrics};
-use crate::model::{Dropout, Student};
-use crate::ops::{Divergence, Losses, Objective};
-use crate::optim::{AdamW, learning_rate};
-use crate::random;
-use crate::recipe::TrainRecipe;
-use crate::resume::{self, Identity, State};
-use candle_core::{D, IndexOp};
-use serde::{Deserialize, Serialize};
+use crate::progress::Bar;
+use anyhow::{Result, bail};
+use clap::ValueEnum;
+use cli::Bars;
+use cli::{DeviceArgs, OverwriteArgs};
+use distillation::checkpoint::{self, Output};
+use distillation::data::read_text;
+use distillation::distill::Text;
+use distillation::labels::{Kind as LabelKind, Labels};
+use distillation::metrics;
+use distillation::model::Student;
+use distillation::ops::{Divergence, Objective};
+use distillation::recipe::{DistillRecipe, TrainRecipe};
+use distillation::resume::fields;
+use distillation::student::{self, Spec};
+use distillation::teacher::{Model, Online};
+use distillation::train::{Finished, Job, train};
+use distillation::{Error, Teacher, Windows};
+use report::chart::{self, Axis, Chart as _, Line, LinePlot};
+use report::format;
+use schemes::FloatType;
+use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
-use store::output::Begin;
-use tokenizers::Tokenizer;
+use store::TrainedOn;
+use store::output::WorkFolder;
+use store::output::provenance::PLOT_FILE;
 
-/// Told about the training as it goes.
-pub trait Progress {
-    /// Training is about to begin.
-    fn started(&mut self, _start: &Start) {}
-    /// A step is done.
-    fn stepped(&mut self, _step: &Step) {}
-    /// A validation is done.
-    fn validated(&mut self, _validation: &Validation) {}
-    /// What the student writes now, after the validation.
-    fn sampled(&mut self, _text: &str) {}
+/// Who teaches whom, from what, and how.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The teacher: a checkpoint or an artifact. The student gets its tokenizer and what is cut from it.
+    #[arg(long, value_name = "MODEL")]
+    teacher: PathBuf,
+    /// Soft labels that `label` wrote, with the text in them; without them the teacher runs beside the student.
+    #[arg(long, value_name = "FILE", conflicts_with = "text")]
+    labels: Option<PathBuf>,
+    /// Text files, a document each.
+    #[arg(long, num_args = 1.., value_name = "FILE", required_unless_present = "labels")]
+    text: Vec<PathBuf>,
+    /// The student: FILE.toml (a shape, with random weights), layers:0,2,5 (blocks of the teacher),
+    /// width:hidden=384,heads=6,kv_heads=2,intermediate=1024 (the teacher, narrower), or a model to go on from.
+    #[arg(long, value_name = "STUDENT")]
+    student: String,
+    /// The folder to write. Nothing may be in it, but with --overwrite or --resume.
+    #[arg(short, long, value_name = "DIR")]
+    output: PathBuf,
+    /// What isn't trained.
+    #[arg(long, value_enum, value_name = "WHAT")]
+    freeze: Option<Freeze>,
+    /// Settings in TOML: [loss] and [train]. Flags win.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// The weight of the soft labels: 0 is the text alone, 1 the teacher alone [default: 0.5].
+    #[arg(long, value_name = "A")]
+    alpha: Option<f64>,
+    /// Logits are divided by it in the soft loss [default: 2].
+    #[arg(long, value_parser = super::temperature, value_name = "T")]
+    temperature: Option<f64>,
+    /// The soft loss: KL(teacher || student), KL(student || teacher), or Jensen-Shannon [default: forward].
+    #[arg(long, value_enum, value_name = "D")]
+    divergence: Option<Kind>,
+    /// Optimizer steps [default: 1000].
+    #[arg(long, value_name = "N")]
+    steps: Option<usize>,
+    /// Windows in a batch [default: 8].
+    #[arg(long, value_name = "N")]
+    batch: Option<usize>,
+    /// Parts of a batch that are computed one after another: more need less memory [default: 2, or 1 of an odd batch].
+    #[arg(long, value_name = "N")]
+    parts: Option<usize>,
+    /// Tokens in a window; labels have theirs already [default: 256].
+    #[arg(long, value_name = "N", conflicts_with = "labels")]
+    context: Option<usize>,
+    /// The learning rate after the warm-up [default: 0.001].
+    #[arg(long, value_name = "R")]
+    learning_rate: Option<f64>,
+    /// Steps of linear warm-up [default: 50].
+    #[arg(long, value_name = "N")]
+    warmup: Option<usize>,
+    /// Seed of random weights, batches and what is held out [default: 0].
+    #[arg(long, value_name = "S")]
+    seed: Option<u64>,
+    /// The share of the windows that is held out [default: 0.03].
+    #[arg(long, value_name = "SHARE")]
+    validation_share: Option<f64>,
+    /// Steps between two validations; DIR holds the model with the lowest objective so far (at --alpha 1 the soft loss
+    /// alone) [default: 100].
+    #[arg(long, value_name = "N")]
+    validate_every: Option<usize>,
+    /// Stop after so many validations without a better one.
+    #[arg(long, value_name = "N")]
+    patience: Option<usize>,
+    /// What the student's weights are stored in.
+    #[arg(long, value_enum, default_value = "f16", value_name = "TYPE")]
+    dtype: Stored,
+    /// Go on where an interrupted training stopped; everything else must be as it was.
+    #[arg(long, conflicts_with = "overwrite")]
+    resume: bool,
+    /// Whether an existing folder is replaced.
+    #[command(flatten)]
+    overwrite: OverwriteArgs,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+    /// Where.
+    #[command(flatten)]
+    place: DeviceArgs,
 }
 
-/// Wants to know nothing.
-impl Progress for () {}
-
-/// What is about to be trained.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Start {
-    /// Optimizer steps.
-    pub steps: usize,
-    /// Steps that are done already.
-    pub done: usize,
-    /// Weights of the model.
-    pub weights: usize,
-    /// Those that are trained.
-    pub trained: usize,
-    /// What is trained on and what is held out, in words.
-    pub text: String,
-    /// Where it is computed.
-    pub device: String,
+#[derive(Debug, Clone, Copy, PartialEq, ValueEnum)]
+enum Freeze {
+    /// The embeddings and the output projection.
+    Embeddings,
 }
 
-/// One optimizer step.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Step {
-    /// Counted from 1.
-    pub step: usize,
-    /// The objective's mean over the batch.
-    pub loss: f64,
-    /// The mean cross-entropy against the text, in nats a token.
-    pub cross_entropy: f64,
-    /// The mean divergence from the teacher at the temperature, in nats; for sampled labels the cross-entropy to them.
-    pub divergence: Option<f64>,
-    /// Norm of the gradient before clipping.
-    pub gradient: f64,
-    /// Learning rate.
-    pub rate: f64,
-    /// Predictions in the batch.
-    pub predictions: usize,
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Kind {
+    Forward,
+    Reverse,
+    JensenShannon,
 }
 
-/// One validation.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Validation {
-    /// After this step.
-    pub step: usize,
-    /// Mean cross-entropy against the held-out text, in nats a token.
-    pub loss: f64,
-    /// Its exponential.
-    pub perplexity: f64,
-    /// Mean KL(teacher || student) at the temperature, in nats; for sampled labels the cross-entropy to them.
-    pub kl: Option<f64>,
-    /// The mean over the held-out text of what the training minimizes; `loss` at alpha 0.
-    pub objective: f64,
-    /// Whether the objective is the lowest so far, and so the model was saved.
-    pub best: bool,
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Stored {
+    F16,
+    Bf16,
+    F32,
 }
 
-/// How a training ended.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Finished {
-    /// Steps done.
-    pub steps: usize,
-    /// Whether patience ran out before the last step.
-    pub stopped_early: bool,
-    /// The validation of the model that was kept.
-    pub best: Validation,
-    /// Where the time went, since this call began.
-    pub seconds: Seconds,
-}
-
-/// Where time goes.
-#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
-pub struct Seconds {
-    /// Running the teacher, or reading its labels, for the steps.
-    pub teacher: f64,
-    /// The rest of the steps.
-    pub student: f64,
-    /// Validation, samples and saving.
-    pub validation: f64,
-}
-
-/// Where windows come from.
-pub trait Source {
-    /// What is trained on and what is held out, in words.
-    fn describe(&self) -> String;
-    /// The windows of the next step, in the parts that gradients are computed for. The same seed draws the same.
-    fn draw(&mut self, step: usize) -> Result<Vec<Vec<Drawn>>>;
-    /// What is never trained on.
-    fn held_out(&self) -> Vec<Drawn>;
-    /// Bytes that the labels of a prediction take in memory.
-    fn label_bytes(&self) -> u64 {
-        0
-    }
-    /// The window itself, with the teacher's labels if they are wanted and there are any.
-    fn window(&mut self, drawn: &Drawn, labelled: bool) -> Result<Window>;
-}
-
-/// A window that was drawn.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Drawn {
-    /// Text without a teacher.
-    Text(Vec<u32>),
-    /// One of [`Windows`](crate::windows::Windows), by its index.
-    Window(usize),
-}
-
-/// A training.
-pub struct Job<'a> {
-    /// What is trained.
-    pub student: &'a Student,
-    /// What it is trained on.
-    pub source: &'a mut dyn Source,
-    /// What is minimized.
-    pub objective: Objective,
-    /// Optimizer, schedule and batches.
-    pub recipe: &'a TrainRecipe,
-    /// Where the best model goes.
-    pub output: &'a Output,
-    /// Reads and writes the sample.
-    pub tokenizer: &'a Tokenizer,
-    /// Tells one training from another: a state saved under another identity isn't resumed. To which kind of device it
-    /// belongs is added.
-    pub identity: Identity,
-}
-
-/// The file beside the output that an interrupted training is resumed from.
-pub fn state_file(folder: &Path) -> PathBuf {
-    // Without a slash at the end, after which it would be a file in the folder.
-    let mut name = folder.components().as_path().as_os_str().to_owned();
-    name.push(".resume.safetensors");
-    name.into()
-}
-
-/// Trains, and leaves the model with the lowest objective on the held-out text in the output's folder: what is trained is
-/// also what chooses, at `alpha` 1 the soft loss. Where the folder was begun with [`Begin::Resume`], this goes on where an
-/// earlier call was interrupted, to the same numbers.
-///
-/// # Errors
-/// [`Error::Diverged`], [`Error::Resume`], and what source and output say.
-pub fn train(job: &mut Job<'_>, progress: &mut dyn Progress) -> Result<Finished> {
-    // However it was asked for.
-    job.identity.insert("parts".into(), job.recipe.parts().to_string());
-    if !job.student.device().is_cpu() {
-        // Its sums are others than the CPU's.
-        job.identity.insert("device".into(), "gpu".into());
-    }
-    let output = job.output;
-    output.check_names()?;
-    let done = go(job, progress);
-    if done.is_err() && output.work.how() != Begin::Resume && !state_file(output.folder()).exists() {
-        output.discard();
-    }
-    done.map_err(explained)
-}
-
-fn go(job: &mut Job<'_>, progress: &mut dyn Progress) -> Result<Finished> {
-    let mut trainer = Trainer::begin(job)?;
-    progress.started(&Start {
-        steps: job.recipe.steps,
-        done: trainer.step,
-        weights: job.student.weights(),
-        trained: trainer.gradients.parameters().iter().map(|p| p.var.elem_count()).sum(),
-        text: job.source.describe(),
-        device: runtime::device_name(job.student.device()),
-    });
-    let recipe = job.recipe;
-    while trainer.step < recipe.steps && !trainer.out_of_patience(recipe) {
-        let began = Instant::now();
-        let teacher = trainer.seconds.teacher;
-        let step = trainer.step(job)?;
-        trainer.seconds.student += began.elapsed().as_secs_f64() - (trainer.seconds.teacher - teacher);
-        trainer.metrics.add(&step)?;
-        progress.stepped(&step);
-        if trainer.step.is_multiple_of(recipe.validate_every) || trainer.step == recipe.steps {
-            let began = Instant::now();
-            progress.validated(&trainer.validate(job)?);
-            if let Some(text) = sample(job)? {
-                progress.sampled(&text);
-            }
-            trainer.save_state(job)?;
-            trainer.seconds.validation += began.elapsed().as_secs_f64();
+/// Runs it; returns the result's text.
+pub fn run(args: &Args, bars: &Bars) -> Result<String> {
+    let mut recipe = settings(args)?;
+    let spec = Spec::parse(&args.student)?;
+    let work = begin(args, &spec)?;
+    let device = super::device(&args.place)?;
+    // With labels only its files are needed.
+    let beside = if args.labels.is_some() { "cpu" } else { &args.place.device };
+    let teacher = Model::open(&args.teacher, beside, "f32")?;
+    let labels = args.labels.as_deref().map(Labels::open).transpose()?;
+    let cut;
+    let windows: &Windows = match &labels {
+        Some(labels) => {
+            labels.expect_teacher(&teacher.files)?;
+            labels.expect_tokenizer(&teacher.text)?;
+            recipe.train.context = labels.windows().context;
+            labels.windows()
         }
-    }
-    let best = trainer.best.ok_or_else(|| Error::Recipe("steps must be at least 1".into()))?;
-    let (state, folder) = (state_file(job.output.folder()), job.output.folder());
-    if trainer.displaced {
-        return Err(resume::displaced(&state, folder, checkpoint::WEIGHTS));
-    }
-    resume::remove(&state)?;
-    Ok(Finished { steps: trainer.step, stopped_early: trainer.step < recipe.steps, best, seconds: trainer.seconds })
-}
-
-struct Trainer {
-    step: usize,
-    optimizer: AdamW,
-    gradients: Gradients,
-    best: Option<Validation>,
-    /// Validations since the best one.
-    waited: usize,
-    /// BLAKE3 of the best one's weights.
-    saved: String,
-    /// Whether other weights were found in their place: those of a better model, if the end came between saving that
-    /// and the state. It is then found again; what isn't was put there by somebody else.
-    displaced: bool,
-    metrics: Metrics,
-    seconds: Seconds,
-}
-
-impl Trainer {
-    fn begin(job: &mut Job<'_>) -> Result<Self> {
-        let path = state_file(job.output.folder());
-        check_memory(job)?;
-        let gradients = Gradients::new(job.student)?;
-        let folder = job.output.folder();
-        if job.output.work.how() != Begin::Resume {
-            let optimizer = AdamW::new(gradients.parameters(), job.recipe)?;
-            let metrics = Metrics::begin(folder);
-            return Ok(Self {
-                step: 0,
-                optimizer,
-                gradients,
-                best: None,
-                waited: 0,
-                saved: String::new(),
-                displaced: false,
-                metrics,
-                seconds: Seconds::default(),
-            });
+        None => {
+            cut = teacher.windows(&args.text, recipe.train.context, None)?;
+            &cut
         }
-        let State { step, moments, best, waited, output } = resume::load(&path, &job.identity, gradients.parameters())?;
-        resume::check_output(&path, folder)?;
-        let other = |name| resume::displaced(&path, folder, name);
-        let displaced = job.output.weights_blake3()? != output.weights;
-        if displaced {
-            let file = job.output.weights();
-            store::safetensors::read(&file, &store::Bytes::map(&file)?).map_err(|_| other(checkpoint::WEIGHTS))?;
-        }
-        let metrics = Metrics::resume(folder, &output.metrics)?.ok_or_else(|| other(metrics::FILE))?;
-        job.output.save_missing()?;
-        // What was drawn before is drawn again, so that what follows is the same.
-        for earlier in 1..=step {
-            job.source.draw(earlier)?;
-        }
-        let optimizer = AdamW::resumed(moments, step as i32, job.recipe);
-        let (saved, seconds) = (output.weights, Seconds::default());
-        Ok(Self { step, optimizer, gradients, best, waited, saved, displaced, metrics, seconds })
-    }
-
-    fn out_of_patience(&self, recipe: &TrainRecipe) -> bool {
-        recipe.patience.is_some_and(|patience| self.waited >= patience)
-    }
-
-    fn step(&mut self, job: &mut Job<'_>) -> Result<Step> {
-        self.step += 1;
-        let (step, recipe) = (self.step, job.recipe);
-        let parts = job.source.draw(step)?;
-        let objective = &job.objective;
-        let mut sum = Losses::default();
-        self.gradients.clear()?;
-        // The labels of a part exist while that part is worked on: for a whole vocabulary they are large. That leaves
-        // the number of all predictions unknown until the end, when everything is divided by it.
-        for (index, part) in parts.iter().enumerate() {
-            let labelled = objective.alpha > 0.0;
-            let began = Instant::now();
-            let windows = part.iter().map(|d| job.source.window(d, labelled)).collect::<Result<Vec<_>>>()?;
-            self.seconds.teacher += began.elapsed().as_secs_f64();
-            let stream = random::DROPOUT + (step * parts.len() + index) as u64;
-            let mut dropout = Dropout::new(recipe.dropout, recipe.seed, stream);
-            let into = Some((&mut self.gradients, 1.0));
-            sum.add(&losses(job.student, &windows, objective, Some(&mut dropout), into)?);
-        }
-        let share = 1.0 / sum.predictions as f64;
-        let loss = sum.mean(objective);
-        check_finite(step, "the loss", loss)?;
-        let norm = self.gradients.average(sum.predictions, recipe.clip)?;
-        check_finite(step, "the gradient's norm", norm)?;
-        let rate = learning_rate(recipe, step);
-        self.optimizer.step(&self.gradients, rate)?;
-        let divergence = (objective.alpha > 0.0).then_some(sum.soft * share);
-        let cross_entropy = sum.hard * share;
-        Ok(Step { step, loss, cross_entropy, divergence, gradient: norm, rate, predictions: sum.predictions })
-    }
-
-    fn validate(&mut self, job: &mut Job<'_>) -> Result<Validation> {
-        let held_out = job.source.held_out();
-        let trained = job.objective;
-        // The divergence that is shown is KL(teacher || student) in every training.
-        let shown = Objective { divergence: Divergence::Forward, alpha: 0.0, ..trained };
-        let is_shown = trained.alpha == 0.0 || trained.divergence == Divergence::Forward;
-        let (mut sum, mut other) = (Losses::default(), Losses::default());
-        let mut labelled = true;
-        for drawn in held_out.chunks((job.recipe.batch / job.recipe.parts()).max(1)) {
-            let windows = drawn.iter().map(|d| job.source.window(d, true)).collect::<Result<Vec<_>>>()?;
-            labelled &= windows.iter().all(|w| w.soft.is_some());
-            sum.add(&losses(job.student, &windows, &shown, None, None)?);
-            if !is_shown {
-                other.add(&losses(job.student, &windows, &trained, None, None)?);
-            }
-        }
-        let loss = sum.hard / sum.predictions as f64;
-        check_finite(self.step, "the validation loss", loss)?;
-        let kl = labelled.then_some(sum.soft / sum.predictions as f64);
-        let objective = if is_shown { sum.mean(&trained) } else { other.mean(&trained) };
-        check_finite(self.step, "the validation's objective", objective)?;
-        let best = self.best.as_ref().is_none_or(|b| objective < b.objective);
-        let validation = Validation { step: self.step, loss, perplexity: loss.exp(), kl, objective, best };
-        self.waited = if best { 0 } else { self.waited + 1 };
-        if best {
-            job.output.save(job.student)?;
-            (self.saved, self.displaced) = (job.output.weights_blake3()?, false);
-            self.best = Some(validation.clone());
-        }
-        self.metrics.add(&validation)?;
-        Ok(validation)
-    }
-
-    fn save_state(&mut self, job: &Job<'_>) -> Result<()> {
-        self.metrics.sync()?;
-        let (path, folder) = (state_file(job.output.folder()), job.output.folder());
-        // What was taken away meanwhile would be missed at the end only.
-        resume::check_output(&path, folder)?;
-        let state = resume::View {
-            step: self.step,
-            optimizer: &self.optimizer,
-            best: self.best.as_ref(),
-            waited: self.waited,
-            output: &resume::Saved { weights: self.saved.clone(), metrics: self.metrics.written() },
-        };
-        resume::save(&path, &job.identity, self.gradients.parameters(), &state)
-    }
-}
-
-/// Refuses batches that can't fit into what is available on the student's device, beside the rest.
-fn check_memory(job: &Job<'_>) -> Result<()> {
-    let (student, recipe) = (job.student, job.recipe);
-    let context = recipe.longest();
-    let windows = recipe.batch * recipe.context / context / recipe.parts();
-    let tokens = (windows * context) as u64;
-    // The weights are there already.
-    let frozen = student.parameters().iter().any(|p| !p.trained);
-    let held = student.shape().training_bytes(student.vocabulary(), frozen);
-    let held = held.and_then(|bytes| bytes.checked_sub(4 * student.weights() as u64));
-    let labels = tokens.checked_mul(job.source.label_bytes());
-    let all = [held, student.activations(tokens, context as u64), labels];
-    let bytes = all.into_iter().try_fold(0u64, |sum, bytes| sum.checked_add(bytes?));
-    let what =
-        format!("the optimizer's state, and what {windows} windows of {context} tokens leave for their gradients,");
-    memory::check(student.device(), &what, bytes, "take a smaller batch, or more parts of it")
-}
-
-/// An error in words that help where a GPU had no memory left for a tensor.
-fn explained(error: Error) -> Error {
-    let text = error.to_string();
-    if !text.contains("OUT_OF_MEMORY") {
-        return error;
-    }
-    let way_out = "take a smaller batch, more parts of it, or a shorter context";
-    Error::Memory(format!("the GPU has no memory left ({}); {way_out}", text.lines().next().unwrap_or_default()))
-}
-
-fn check_finite(step: usize, what: &'static str, value: f64) -> Result<()> {
-    if value.is_finite() { Ok(()) } else { Err(Error::Diverged { step, what, value }) }
-}
-
-/// Tokens of held-out text that a sample continues, and by how many.
-const SAMPLE: (usize, usize) = (12, 24);
-
-/// The likeliest continuation of the beginning of the held-out text.
-fn sample(job: &mut Job<'_>) -> Result<Option<String>> {
-    let Some(first) = job.source.held_out().into_iter().next() else { return Ok(None) };
-    let mut tokens = match first {
-        Drawn::Text(tokens) => tokens,
-        window => job.source.window(&window, false)?.tokens,
     };
-    tokens.truncate(SAMPLE.0);
-    let prompt = tokens.len();
-    let longest = job.student.shape().max_positions;
-    while tokens.len() < (prompt + SAMPLE.1).min(longest) {
-        let hidden = job.student.hidden(&tokens, tokens.len(), None)?.hidden.detach();
-        let logits = hidden.i(tokens.len() - 1..)?.matmul(&job.student.head().t()?)?;
-        tokens.push(logits.argmax(D::Minus1)?.to_vec1::<u32>()?[0]);
+    let DistillRecipe { loss: objective, train: settings } = &recipe;
+    let sampled = labels.as_ref().is_some_and(|l| matches!(l.kind(), LabelKind::Sampled(_)));
+    if sampled && objective.alpha > 0.0 && objective.divergence != Divergence::Forward {
+        let what = "draws give the forward divergence only; leave out --divergence, or take labels of another kind";
+        bail!(Error::Labels(what.into()));
     }
-    let text = |ids: &[u32]| job.tokenizer.decode(ids, false).map_err(|e| Error::Tokenizer(e.to_string()));
-    Ok(Some(format!("{} | {}", text(&tokens[..prompt])?, text(&tokens[prompt..])?)))
+    let mut reader = labels.as_ref().map(|l| l.at(objective.temperature)).transpose()?;
+    let mut online = Online::new(&teacher, windows, objective.temperature);
+    let labelled: &mut dyn Teacher = match &mut reader {
+        Some(reader) => reader,
+        None => &mut online,
+    };
+    let frozen = args.freeze == Some(Freeze::Embeddings);
+    let student = student::build(&spec, &teacher.files, frozen, settings.seed, &device)?;
+    let float = match args.dtype {
+        Stored::F16 => FloatType::F16,
+        Stored::Bf16 => FloatType::BF16,
+        Stored::F32 => FloatType::F32,
+    };
+    let teacher_hash = teacher.files.blake3();
+    let mut output = Output::of_student(work, &teacher.files, &student, float)?;
+    output.metadata.extend([
+        ("qdistill.version".to_string(), env!("CARGO_PKG_VERSION").to_string()),
+        ("qdistill.teacher".to_string(), teacher.name()),
+        ("qdistill.teacher_blake3".to_string(), teacher_hash.clone()),
+        ("qdistill.student".to_string(), args.student.clone()),
+        ("qdistill.loss".to_string(), serde_json::to_string(objective)?),
+        ("qdistill.best_by".to_string(), format!("lowest {objective} on the validation text")),
+        (TrainedOn::KEY.to_string(), windows.trained_on(teacher.text.bos().is_some()).to_string()),
+    ]);
+    let kind = labels.as_ref().map(Labels::kind);
+    // What differs is named by the first of these that does.
+    let mut identity = fields(objective)?;
+    identity.extend(fields(settings)?);
+    identity.extend([
+        ("student".into(), spec.to_string()),
+        ("freeze".into(), frozen.to_string()),
+        ("dtype".into(), float.to_string()),
+        ("teacher".into(), teacher_hash),
+        ("text".into(), hash_of(windows)),
+        ("labels".into(), kind.map_or("none".into(), |kind| kind.to_string())),
+    ]);
+    let mut source = Text::new(windows, Some(labelled), &student, objective, settings)?;
+    let mut job = Job {
+        student: &student,
+        source: &mut source,
+        objective: *objective,
+        recipe: settings,
+        output: &output,
+        tokenizer: teacher.text.tokenizer(),
+        identity,
+    };
+    let began = Instant::now();
+    let kl = match kind {
+        Some(LabelKind::Sampled(_)) => "cross-entropy to the labels",
+        _ => "KL to the teacher",
+    };
+    let kl = format!("{kl} at T = {}", objective.temperature);
+    let mut bar = Bar::new(bars, kl.clone());
+    let finished = train(&mut job, &mut bar)?;
+    draw(&args.output)?;
+    result(args, &finished, (&kl, objective), &student, began.elapsed().as_secs_f64())
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_gpu_without_memory_is_explained() {
-        let short = candle_core::Error::Msg("DriverError(CUDA_ERROR_OUT_OF_MEMORY, \"out of memory\")\n at x".into());
-        let text = explained(short.into()).to_string();
-        assert!(
-            text.contains("CUDA_ERROR_OUT_OF_MEMORY") && text.contains("more parts") && !text.contains('\n'),
-            "{text}"
-        );
-        assert!(matches!(explained(Error::Text("short".into())), Error::Text(_)));
+/// Locks the folder, before anything else is done.
+fn begin(args: &Args, spec: &Spec) -> Result<WorkFolder> {
+    let mut inputs: Vec<&Path> = vec![&args.teacher];
+    inputs.extend(args.text.iter().chain(&args.labels).chain(&args.config).map(PathBuf::as_path));
+    if let Spec::Model(path) = spec {
+        inputs.push(path);
     }
+    Ok(checkpoint::begin(&args.output, super::begin(args.resume, args.overwrite), &inputs)?)
+}
+
+/// The file's settings under the flags.
+fn settings(args: &Args) -> Result<DistillRecipe> {
+    let mut recipe = match &args.config {
+        Some(path) => DistillRecipe::read(path)?,
+        None => DistillRecipe::default(),
+    };
+    if args.labels.is_some() && recipe.train.context != TrainRecipe::default().context {
+        bail!(Error::Recipe("labels have windows of their own: leave context out beside --labels".into()));
+    }
+    let Objective { alpha, temperature, divergence } = &mut recipe.loss;
+    set(alpha, args.alpha);
+    set(temperature, args.temperature);
+    let named = args.divergence.map(|kind| match kind {
+        Kind::Forward => Divergence::Forward,
+        Kind::Reverse => Divergence::Reverse,
+        Kind::JensenShannon => Divergence::JensenShannon,
+    });
+    set(divergence, named);
+    let train = &mut recipe.train;
+    set(&mut train.steps, args.steps);
+    set(&mut train.batch, args.batch);
+    train.parts = args.parts.or(train.parts);
+    set(&mut train.context, args.context);
+    set(&mut train.learning_rate, args.learning_rate);
+    set(&mut train.warmup, args.warmup);
+    set(&mut train.seed, args.seed);
+    set(&mut train.validation_share, args.validation_share);
+    set(&mut train.validate_every, args.validate_every);
+    train.patience = args.patience.or(train.patience);
+    recipe.check()?;
+    Ok(recipe)
+}
+
+fn set<T>(place: &mut T, given: Option<T>) {
+    if let Some(given) = given {
+        *place = given;
+    }
+}
+
+fn hash_of(windows: &Windows) -> String {
+    let mut hash = blake3::Hasher::new();
+    for token in &windows.tokens {
+        hash.update(&token.to_le_bytes());
+    }
+    for window in &windows.windows {
+        hash.update(&(window.start as u64).to_le_bytes());
+        hash.update(&(window.end as u64).to_le_bytes());
+    }
+    hash.finalize().to_string()
+}
+
+/// Draws `loss.svg` from the metrics.
+fn draw(folder: &Path) -> Result<()> {
+    let text = read_text(&folder.join(metrics::FILE))?;
+    let lines: Vec<Value> = text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+    let points = |y: &str, only: &str| -> Vec<(f64, f64)> {
+        let of = |line: &Value| line.get(only).and(Some((line.get("step")?.as_f64()?, line.get(y)?.as_f64()?)));
+        lines.iter().filter_map(of).collect()
+    };
+    let line = |name: &str, points| Line { name: name.into(), points, band: vec![] };
+    let plot = LinePlot {
+        title: "Cross-entropy against the text".into(),
+        x: Axis::linear("Step"),
+        y: Axis::linear("nats a token"),
+        lines: vec![
+            line("training", points("cross_entropy", "rate")),
+            line("validation", points("loss", "perplexity")),
+        ],
+        guides: vec![],
+    };
+    let svg = chart::standalone(&plot.draw(chart::WIDE), store::output::provenance::PLOT_MARK);
+    Ok(store::output::write_own_file(&folder.join(PLOT_FILE), svg.as_bytes())?)
+}
+
+fn result(
+    args: &Args,
+    finished: &Finished,
+    (kl_name, objective): (&str, &Objective),
+    student: &Student,
+    seconds: f64,
+) -> Result<String> {
+    if args.json {
+        let mut result = json!({
+            "student": args.output,
+            "weights": student.weights(),
+            "device": runtime::device_name(student.device()),
+            "best_by": objective.to_string(),
+        });
+        if let (Value::Object(result), Value::Object(more)) = (&mut result, serde_json::to_value(finished)?) {
+            result.extend(more);
+        }
+        return Ok(format!("{result:#}\n"));
+    }
+    let best = &finished.best;
+    let kl = best.kl.map_or(String::new(), |kl| format!(", {kl_name} {kl:.4}"));
+    let stopped = if finished.stopped_early { ", stopped early" } else { "" };
+    Ok(format!(
+        "{}: {} weights, validation loss {:.4} (perplexity {:.3}){kl} at step {} of {}{stopped}; the best by {objective}: \
+         {:.4}; {}\n",
+        args.output.display(),
+        format::count(student.weights() as u64),
+        best.loss,
+        best.perplexity,
+        best.step,
+        finished.steps,
+        best.objective,
+        format::duration(seconds),
+    ))
 }

@@ -2,7 +2,7 @@
 #![cfg(feature = "cuda")]
 
 use assert_cmd::Command;
-use qdistill::selftest;
+use distillation::selftest;
 use runtime::selftest::Checked;
 use runtime::{ComputeType, Options, device};
 use serde_json::Value;

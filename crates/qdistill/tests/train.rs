@@ -199,14 +199,14 @@ fn the_teacher_beside_the_student_and_cut_students() {
 fn an_artifact_teaches_as_a_checkpoint_does() {
     let bench = Bench::new();
     let model = store::open(Path::new(FIXTURE)).expect("the fixture");
-    let source = qconvert::Source::new(&model).expect("whole");
-    let job = qconvert::Job {
+    let source = conversion::Source::new(&model).expect("whole");
+    let job = conversion::Job {
         scheme: "int4-g64".parse().expect("a scheme"),
-        settings: qconvert::Settings::new(qconvert::Target::Gguf),
+        settings: conversion::Settings::new(conversion::Target::Gguf),
         destination: bench.path("teacher.gguf"),
         existing: Default::default(),
     };
-    qconvert::convert(&source, &[job], &store::Silent).expect("converts");
+    conversion::convert(&source, &[job], &progress::Silent).expect("converts");
     let label = |teacher: &str, out: &str| {
         let fixed = ["label", "--text", PROSE, "--tokens", "1500", "--context", "32", "--labels", "topk:16"];
         bench.run(&[&fixed[..], &["--teacher", teacher, "-o", out, "--json"]].concat())

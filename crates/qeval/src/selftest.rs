@@ -1,258 +1,281 @@
-//! Whether a device computes what the CPU does: every kernel, products in every form, and whole
-//! models in every scheme.
+//! `qeval selftest`.
 
-use crate::load::Loaded;
-use crate::model::Continuation;
-use crate::verdict::DESTROYED_RATIO;
-use crate::{Packed, Result, Window, score};
-use runtime::selftest::Checked;
-use runtime::{ComputeType, FEW_TOKENS, KvType};
+use crate::{builtin, sweep};
+use anyhow::{Result, bail};
+use clap::Args;
+use cli::ComputeArgs;
+use cli::OutputArgs;
+use cli::{Findings, output};
+use cli::{Outcome, Usage};
+use progress::Progress;
+use report::format;
+use report::page::{Page, Section};
+use report::table::{Cell, Column, Table};
+use runtime::{Math, selftest};
 use schemes::Scheme;
-use serde::Serialize;
-use store::Progress;
+use scoring::load::{Compute, Loaded};
+use scoring::selftest::{Agreement, Group, SENSITIVE, SelfTest, VERSION, agreement, groups, tolerance};
+use scoring::{Bos, Protocol, Style};
+use serde_json::Value;
+use std::path::{Path, PathBuf};
 
-/// Version of the JSON.
-pub const VERSION: u32 = 2;
-
-/// Single tokens that models are compared over.
-const STEPS: usize = 24;
-
-/// What comes out.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct SelfTest {
-    /// Version of this structure.
-    pub version: u32,
-    /// The program and its version.
-    pub tool: String,
-    /// The device.
-    pub device: String,
-    /// What a GPU multiplies.
-    pub dtype: String,
-    /// The kernels: on the CPU, their mirrors.
-    pub kernels: Vec<Group>,
-    /// Products of layers, by form.
-    pub products: Vec<Group>,
-    /// Models on both devices; none where the device is the CPU.
-    pub models: Vec<Agreement>,
-    /// Models that could not be run, a line each.
-    pub failed: Vec<String>,
+/// `qeval selftest`.
+#[derive(Debug, Args)]
+// Agreement is what is asked.
+#[command(mut_arg("dtype", |dtype| dtype.default_value("f32")))]
+pub struct SelfTestArgs {
+    /// The checkpoint whose schemes are compared on both devices; by default the model that is built in.
+    #[arg(value_name = "MODEL")]
+    pub model: Option<PathBuf>,
+    /// Schemes to compare, separated by commas; 'all' for every one.
+    #[arg(long, value_delimiter = ',', default_value = "all", value_name = "SCHEME")]
+    pub scheme: Vec<String>,
+    /// Tokens of text to score with each.
+    #[arg(long, default_value_t = 1024, value_name = "N")]
+    pub tokens: usize,
+    /// Seed of the numbers that kernels are given.
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    pub seed: u64,
+    /// The device that is tested. Of the CPU, the mirrors of the kernels are.
+    #[command(flatten)]
+    pub compute: ComputeArgs,
+    /// Output.
+    #[command(flatten)]
+    pub output: OutputArgs,
 }
 
-/// Comparisons of one kind.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Group {
-    /// The kernel or the form.
-    pub name: String,
-    /// How many comparisons.
-    pub cases: usize,
-    /// Numbers that were compared.
-    pub numbers: usize,
-    /// Numbers whose bits are not the mirror's; none where there is no mirror.
-    pub differing: Option<usize>,
-    /// The largest difference to the definition in f64, as a share of what it may be.
-    pub error: Option<f64>,
-    /// The shapes that failed, and how.
-    pub failed: Vec<String>,
-}
-
-/// A model on the CPU and on the device.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Agreement {
-    /// Its scheme.
-    pub scheme: String,
-    /// Perplexity on the CPU.
-    pub cpu: f64,
-    /// On the device.
-    pub device: f64,
-    /// The largest difference of logits of single tokens through an f16 cache, as a share of the
-    /// largest logit.
-    pub decode_f16: f64,
-    /// Through an int8 cache.
-    pub decode_int8: f64,
-    /// Perplexity there is beyond ten times that of the reference: what is left is noise, and it is
-    /// not held to the tolerances.
-    pub destroyed: bool,
-    /// The scheme quantizes activations: the last bit of a sum decides where a value is rounded to, so
-    /// that two orders of summation give two models. It is held to [`SENSITIVE`].
-    pub sensitive: bool,
-    /// Matrices that the device holds decoded.
-    pub decoded: usize,
-    /// Whether the differences are within the tolerances.
-    pub passed: bool,
-}
-
-impl SelfTest {
-    /// What failed, a line each.
-    pub fn problems(&self) -> Vec<String> {
-        let groups = self.kernels.iter().chain(&self.products);
-        let groups = groups.flat_map(|g| g.failed.iter().cloned());
-        let models = self.models.iter().filter(|m| !m.passed);
-        let models = models.map(|m| format!("{}: the devices disagree", m.scheme));
-        groups.chain(models).chain(self.failed.iter().cloned()).collect()
+/// `qeval selftest`.
+pub fn run(args: &SelfTestArgs, progress: &dyn Progress) -> Result<Outcome> {
+    let inputs: Vec<&Path> = args.model.iter().map(PathBuf::as_path).collect();
+    output::check(&args.output, &inputs)?;
+    let schemes = sweep::schemes(&args.scheme)?;
+    let compute = Compute::on(&args.compute.place.device, &args.compute.dtype, Math::Exact, None)?;
+    let (device, dtype) = (&compute.device, compute.options.compute);
+    if let (true, Some(model)) = (device.is_cpu(), &args.model) {
+        bail!(Usage(format!(
+            "{}: models are compared between the CPU and a GPU, and this is the CPU; leave the model out to test the \
+             mirrors of the kernels, or name a GPU with --device cuda",
+            model.display()
+        )));
     }
-}
-
-/// Comparisons by what they compare, in the order of the first.
-pub fn groups(checked: &[Checked]) -> Vec<Group> {
-    let mut all: Vec<Group> = Vec::new();
-    for check in checked {
-        let at = all.iter().position(|g| g.name == check.what).unwrap_or_else(|| {
-            let (name, failed) = (check.what.clone(), Vec::new());
-            all.push(Group { name, cases: 0, numbers: 0, differing: None, error: None, failed });
-            all.len() - 1
-        });
-        let group = &mut all[at];
-        group.cases += 1;
-        group.numbers += check.numbers;
-        group.differing = add(group.differing, check.differing, |a, b| a + b);
-        group.error = add(group.error, check.error, |a, b| if b.is_nan() { b } else { a.max(b) });
-        if !check.passed() {
-            let how = check.failure.as_deref().unwrap_or("beyond its tolerance");
-            group.failed.push(format!("{}: {how}", check.case));
-        }
-    }
-    all
-}
-
-fn add<T>(a: Option<T>, b: Option<T>, both: impl Fn(T, T) -> T) -> Option<T> {
-    match (a, b) {
-        (Some(a), Some(b)) => Some(both(a, b)),
-        (a, b) => a.or(b),
-    }
-}
-
-/// How far perplexities and logits may be apart under schemes that quantize activations: four times what a
-/// perturbation of 1e-6 does to the most sensitive of them.
-pub const SENSITIVE: f64 = 0.05;
-
-/// Whether a scheme, or one of several that are joined by `+`, quantizes activations.
-fn quantizes_activations(scheme: &str) -> bool {
-    scheme.split('+').any(|name| name.parse().is_ok_and(Scheme::quantizes_activations))
-}
-
-/// How far perplexities may be apart, as a share.
-pub fn tolerance(compute: ComputeType) -> f64 {
-    match compute {
-        ComputeType::F32 => 1e-3,
-        ComputeType::F16 => 5e-3,
-        ComputeType::BF16 => 3e-2,
-    }
-}
-
-/// How far logits of single tokens may be apart, as a share of the largest: all products are f32,
-/// and a rounding of a cached value may fall the other way.
-fn decode_tolerance(kv: KvType) -> f64 {
-    match kv {
-        KvType::F16 => 5e-3,
-        KvType::Int8 => 2e-2,
-    }
-}
-
-/// Compares a model on two devices; `best` is the reference's perplexity on the CPU.
-///
-/// # Errors
-/// When it can't be run, or computes NaN.
-pub fn agreement(
-    (cpu, device): (&Loaded, &Loaded),
-    windows: &[Window],
-    compute: ComputeType,
-    best: Option<f64>,
-    progress: &dyn Progress,
-) -> Result<Agreement> {
-    let perplexity = |loaded: &Loaded| -> Result<f64> {
-        let nll = score::losses((&loaded.size.scheme, &loaded.model), windows, progress)?.nll;
-        Ok((nll.iter().sum::<f64>() / nll.len().max(1) as f64).exp())
+    let protocol = protocol(args)?;
+    let kernels = groups(&selftest::kernels(device, args.seed));
+    let products = groups(&selftest::products::products(device, dtype, args.seed));
+    // The CPU agrees with itself: that would show nothing.
+    let (models, failed) =
+        if device.is_cpu() { Default::default() } else { models(args, &schemes, &compute, &protocol, progress)? };
+    let found = SelfTest {
+        version: VERSION,
+        device: runtime::device_name(device),
+        dtype: dtype.to_string(),
+        kernels,
+        products,
+        models,
+        failed,
     };
-    let tokens = windows.first().map_or(&[][..], |w| &w.tokens[..w.tokens.len().min(2 * STEPS)]);
-    let decode = |kv| difference(&cpu.model, &device.model, tokens, kv);
-    let (on_cpu, on_device) = (perplexity(cpu)?, perplexity(device)?);
-    let (decode_f16, decode_int8) = (decode(KvType::F16)?, decode(KvType::Int8)?);
-    let destroyed = best.is_some_and(|best| on_cpu > DESTROYED_RATIO * best);
-    let sensitive = quantizes_activations(&cpu.size.scheme);
-    let at_least = if sensitive { SENSITIVE } else { 0.0 };
-    let near = (on_device / on_cpu - 1.0).abs() <= tolerance(compute).max(at_least)
-        && decode_f16 <= decode_tolerance(KvType::F16).max(at_least)
-        && decode_int8 <= decode_tolerance(KvType::Int8).max(at_least);
-    Ok(Agreement {
-        scheme: cpu.size.scheme.clone(),
-        cpu: on_cpu,
-        device: on_device,
-        decode_f16,
-        decode_int8,
-        destroyed,
-        sensitive,
-        decoded: device.model.transformer().decoded_matrices(),
-        passed: destroyed || near,
-    })
+    output::present(&View(found), &args.output)
 }
 
-/// The largest difference of the logits after each of the last tokens, which are fed one at a time.
-fn difference(a: &Packed, b: &Packed, tokens: &[u32], kv: KvType) -> Result<f64> {
-    let (prompt, single) = tokens.split_at(tokens.len().saturating_sub(STEPS));
-    let mut sessions = [a.session_of(kv, tokens.len())?, b.session_of(kv, tokens.len())?];
-    for session in &mut sessions {
-        // Of no more at a time the products are f32 on a GPU, whatever is asked for.
-        for part in prompt.chunks(FEW_TOKENS) {
-            session.extend(part, 0)?;
+/// What is scored on both devices.
+fn protocol(args: &SelfTestArgs) -> Result<Protocol> {
+    let protocol = Protocol { style: Style::Plain, ctx: 512, stride: None, bos: Bos::Auto, tokens: Some(args.tokens) };
+    protocol.check()?;
+    Ok(protocol)
+}
+
+/// The checkpoint and its artifacts on both devices, and what could not be run.
+fn models(
+    args: &SelfTestArgs,
+    schemes: &[Scheme],
+    compute: &Compute,
+    protocol: &Protocol,
+    progress: &dyn Progress,
+) -> Result<(Vec<Agreement>, Vec<String>)> {
+    let work = sweep::Work::new(args.model.as_deref())?;
+    let cpu = Compute::on_cpu(None);
+    let reference = Loaded::open(&work.model, &cpu, None)?;
+    let calibration = sweep::Calibration { text: builtin::CALIBRATION.into(), tokens: 2048 };
+    let paths =
+        sweep::convert(&reference, schemes, (work.folder(), store::output::Existing::Refuse), &calibration, progress)?;
+    let windows = reference.encoder.windows(&builtin::prose(), protocol)?.windows.windows;
+    let dtype = compute.options.compute;
+    let mut best = None;
+    let (mut all, mut failed) = (Vec::with_capacity(1 + paths.len()), Vec::new());
+    for path in std::iter::once(&work.model).chain(&paths) {
+        let open = |compute: &Compute| Loaded::open(path, compute, Some(&reference));
+        let on_cpu = open(&cpu)?;
+        let found =
+            open(compute).and_then(|on_device| agreement((&on_cpu, &on_device), &windows, dtype, best, progress));
+        match found {
+            Ok(found) => {
+                best = best.or(Some(found.cpu));
+                all.push(found);
+            }
+            Err(e) => failed.push(format!("{}: {e}", on_cpu.size.scheme)),
         }
     }
-    let mut worst = 0f64;
-    for token in single {
-        let [a, b] = &mut sessions;
-        let (a, b) = (a.extend(&[*token], 1)?, b.extend(&[*token], 1)?);
-        let largest = a.iter().fold(f32::MIN_POSITIVE, |m, v| m.max(v.abs()));
-        let off = a
-            .iter()
-            .zip(&b)
-            .fold(0f32, |m, (a, b)| if (a - b).is_nan() { f32::INFINITY } else { m.max((a - b).abs()) });
-        worst = worst.max(f64::from(off / largest));
+    Ok((all, failed))
+}
+
+/// The findings of `qeval selftest`, to be shown.
+struct View(SelfTest);
+
+impl Findings for View {
+    fn command(&self) -> &'static str {
+        "qeval selftest"
     }
-    Ok(worst)
+
+    fn json(&self) -> Result<Value> {
+        Ok(serde_json::to_value(&self.0)?)
+    }
+
+    fn tables(&self, _verbose: bool) -> Result<Vec<Table>> {
+        let on_cpu = self.0.models.is_empty() && self.0.failed.is_empty();
+        let kernels = if on_cpu { "Mirrors of the kernels" } else { "Kernels" };
+        let mut tables = vec![
+            of_groups(&format!("{kernels}, {}", self.0.device), &self.0.kernels)?,
+            of_groups(&format!("Products of layers, {}", self.0.device), &self.0.products)?,
+        ];
+        if !on_cpu {
+            tables.push(of_models(&self.0)?);
+        }
+        if let Some(last) = tables.last_mut() {
+            if on_cpu {
+                last.note("No GPU was tested, and so no model compared: the device is the CPU.");
+            }
+            last.note(
+                "Error: the largest difference to the definition in f64, as a share of what it may be. Bits: numbers \
+                 that are not, bit for bit, what the kernel's mirror on the CPU gives.",
+            );
+        }
+        Ok(tables)
+    }
+
+    fn page(&self) -> Result<Page> {
+        let mut page = Page {
+            title: "Self-test".into(),
+            lead: format!("{}, products of {}", self.0.device, self.0.dtype),
+            ..Page::default()
+        };
+        for mut table in self.tables(true)? {
+            let title = std::mem::take(&mut table.title);
+            page.sections.push(Section::new(title).table(table));
+        }
+        Ok(page)
+    }
+
+    fn problems(&self) -> Vec<String> {
+        SelfTest::problems(&self.0)
+    }
+}
+
+fn of_groups(title: &str, groups: &[Group]) -> Result<Table> {
+    let columns = vec![
+        Column::text("name", "Name"),
+        Column::number("cases", "Cases"),
+        Column::number("numbers", "Numbers"),
+        Column::number("differing", "Bits\ndiffer"),
+        Column::number("error", "Error\nof allowed"),
+        Column::text("passed", ""),
+    ];
+    let mut table = Table::new(title, columns);
+    let count = |n: usize| Cell::value(format::count(n as u64), n);
+    for group in groups {
+        table.push(vec![
+            Cell::text(group.name.clone()),
+            count(group.cases),
+            count(group.numbers),
+            group.differing.map_or_else(Cell::absent, count),
+            group.error.map_or_else(Cell::absent, |e| Cell::value(format::percent(e, 1), e)),
+            Cell::passed(group.failed.is_empty()),
+        ])?;
+    }
+    Ok(table)
+}
+
+fn of_models(found: &SelfTest) -> Result<Table> {
+    let columns = vec![
+        Column::text("scheme", "Scheme"),
+        Column::number("cpu", "Perplexity\nCPU"),
+        Column::number("device", "device"),
+        Column::number("difference", "Difference"),
+        Column::number("decode_f16", "Decode\nf16 cache"),
+        Column::number("decode_int8", "int8 cache"),
+        Column::number("decoded", "Decoded\nmatrices"),
+        Column::text("passed", ""),
+    ];
+    let mut table =
+        Table::new(format!("Models on the CPU and on {}, products of {}", found.device, found.dtype), columns);
+    for m in &found.models {
+        let number = |v: f64| Cell::value(format::significant(v, 6), v);
+        let share = |v: f64| Cell::value(format!("{v:.1e}"), v);
+        table.push(vec![
+            Cell::text(m.scheme.clone()),
+            number(m.cpu),
+            number(m.device),
+            share(m.device / m.cpu - 1.0),
+            share(m.decode_f16),
+            share(m.decode_int8),
+            Cell::value(m.decoded.to_string(), m.decoded),
+            if m.destroyed { Cell::value("destroyed", m.passed) } else { Cell::passed(m.passed) },
+        ])?;
+    }
+    let compute = found.dtype.parse().map(tolerance).unwrap_or_default();
+    table.note(format!(
+        "Perplexities may differ by {}; logits of single tokens, as a share of the largest, by 0.5% through an f16 \
+         cache and by 2% through int8; all of it by {} where a scheme quantizes activations, since the last bit of a sum then decides \
+         where a value is rounded to. Destroyed: beyond ten times the reference's perplexity, and not held to that.",
+        format::percent(compute, 1),
+        format::percent(SENSITIVE, 0)
+    ));
+    Ok(table)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn checked(what: &str, error: f64) -> Checked {
-        Checked {
-            what: what.into(),
-            case: format!("{what} 3 x 5"),
-            numbers: 15,
-            differing: Some(0),
-            error: Some(error),
-            failure: None,
-        }
-    }
-
     #[test]
-    fn schemes_that_quantize_activations_are_known() {
-        for (name, quantizes) in [("int8-row", false), ("f16", false), ("w8a8-token", true), ("f16+int8-outlier", true)]
-        {
-            assert_eq!(quantizes_activations(name), quantizes, "{name}");
-        }
-    }
-
-    #[test]
-    fn comparisons_are_summed_up_by_name() {
-        let refused = Checked { failure: Some("no such kernel".into()), ..checked("b", 0.0) };
-        let all = [checked("a", 0.25), checked("b", 0.5), checked("a", 2.0), checked("b", f64::NAN), refused];
-        let found = groups(&all);
-        assert_eq!((found[0].cases, found[0].numbers, found[0].error), (2, 30, Some(2.0)));
-        assert_eq!(found[0].failed, ["a 3 x 5: beyond its tolerance"]);
-        assert_eq!(found[1].failed, ["b 3 x 5: beyond its tolerance", "b 3 x 5: no such kernel"]);
-        let test = SelfTest {
+    fn what_a_terminal_shows() {
+        let group = |name: &str, error, differing, failed: &[&str]| Group {
+            name: name.into(),
+            cases: 12,
+            numbers: 3456,
+            differing,
+            error,
+            failed: failed.iter().map(|s| s.to_string()).collect(),
+        };
+        let model = |scheme: &str, device, destroyed, passed| Agreement {
+            scheme: scheme.into(),
+            cpu: 57.62,
+            device,
+            decode_f16: 3.1e-4,
+            decode_int8: 2.5e-3,
+            destroyed,
+            sensitive: false,
+            decoded: 0,
+            passed,
+        };
+        let found = SelfTest {
             version: VERSION,
-            tool: String::new(),
-            device: "cpu".into(),
+            device: "cuda:0, some GPU".into(),
             dtype: "f32".into(),
-            kernels: found,
-            products: Vec::new(),
-            models: Vec::new(),
+            kernels: vec![
+                group("gemv_i8_1x4", Some(0.031), Some(0), &[]),
+                group("copy_block", None, Some(2), &["copy_block 3 x 5: beyond its tolerance"]),
+            ],
+            products: vec![group("I8 Row", Some(0.4), None, &[])],
+            models: vec![
+                model("f16", 57.621, false, true),
+                model("int8-row", 58.0, false, false),
+                model("int4-absmax", 70.0, true, true),
+            ],
             failed: vec!["nf4: out of memory".into()],
         };
-        let problems = test.problems();
-        assert_eq!(problems.len(), 4);
-        assert_eq!(problems[2..], ["b 3 x 5: no such kernel", "nf4: out of memory"]);
+        let form = report::table::Terminal { width: 120, ..Default::default() };
+        let found = View(found);
+        let tables = found.tables(false).expect("fits");
+        insta::assert_snapshot!(tables.iter().map(|t| form.render(t)).collect::<Vec<_>>().join("\n"));
+        assert_eq!(found.problems().len(), 3);
     }
 }

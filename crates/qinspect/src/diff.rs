@@ -1,339 +1,294 @@
-//! What differs between two models: weights, one by one, whatever their layouts; configuration and
-//! metadata.
+//! `qinspect diff`.
 
-use crate::metadata::{self, Entry};
-use crate::{Result, place};
-use indexmap::IndexMap;
-use qconvert::{Source, Values, Weight};
-use rayon::prelude::*;
-use schemes::measure::WeightError;
-use serde::Serialize;
-use serde_json::Value;
-use std::path::Path;
-use store::{Model, Progress, Unit};
+use crate::args::DiffArgs;
+use crate::tensors::shortened;
+use crate::weights::narrowed;
+use anyhow::Result;
+use cli::text::{self, facts, notes, paragraphs};
+use cli::{Findings, Outcome, output};
+use inspection::diff::{self, Change, Compared, Diff, Status};
+use inspection::place;
+use progress::Progress;
+use report::chart::{Axis, HeatMap, Line, LinePlot, Scale};
+use report::format;
+use report::page::{Fact, Page, Section};
+use report::spark::{Glyphs, sparkline};
+use report::table::{Cell, Column, Table, Terminal, Tone};
+use serde_json::{Value, json};
 
-/// How a tensor fares.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Status {
-    /// Every value is the same.
-    Same,
-    /// Some values differ.
-    Changed,
-    /// The shapes differ: there is nothing to compare.
-    Reshaped,
-    /// Only the first model has it.
-    OnlyInA,
-    /// Only the second model has it.
-    OnlyInB,
-    /// It is not of floats, and was not compared.
-    NotCompared,
+/// Tensors that are listed where not all are.
+const LISTED: usize = 10;
+
+/// `qinspect diff`.
+pub fn run(args: &DiffArgs, progress: &dyn Progress) -> Result<Outcome> {
+    output::check(&args.output, &[&args.a, &args.b])?;
+    let found = diff::compare(&args.a, &args.b, progress)?;
+    output::present(&View { found, each: args.all }, &args.output)
 }
 
-/// One weight of both models.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Compared {
-    /// Its Hugging Face name.
-    pub name: String,
-    /// The block that it lies in.
-    pub block: Option<usize>,
-    /// How it fares.
-    pub status: Status,
-    /// Its shape in the first model.
-    pub shape_a: Option<Vec<usize>>,
-    /// Its shape in the second.
-    pub shape_b: Option<Vec<usize>>,
-    /// Its type or scheme in the first model.
-    pub type_a: Option<String>,
-    /// Its type or scheme in the second.
-    pub type_b: Option<String>,
-    /// |A - B| / |A|.
-    pub error: Option<f64>,
-    /// The largest |a - b|.
-    pub max_error: Option<f64>,
-    /// Row and column where that is; of a vector, 0 and the index.
-    pub max_at: Option<(usize, usize)>,
-    /// Sums for the error of many.
-    #[serde(skip)]
-    sums: WeightError,
+/// What was found, and whether the terminal shows each tensor.
+struct View {
+    found: Diff,
+    each: bool,
 }
 
-/// A key whose values differ.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Change {
-    /// The key; of config.json the path.
-    pub key: String,
-    /// The value in the first model.
-    pub a: Option<String>,
-    /// The value in the second.
-    pub b: Option<String>,
-}
+impl Findings for View {
+    fn command(&self) -> &'static str {
+        "qinspect diff"
+    }
 
-/// What differs.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Diff {
-    /// The first model.
-    pub a: String,
-    /// The second model.
-    pub b: String,
-    /// The weights, in the first model's order; those that only the second has come last.
-    pub tensors: Vec<Compared>,
-    /// Mean relative error over the matrices of the blocks that both have.
-    pub mean_error: Option<f64>,
-    /// Relative error of all weights that both have.
-    pub pooled_error: Option<f64>,
-    /// What config.json says otherwise.
-    pub config: Vec<Change>,
-    /// What the metadata say otherwise.
-    pub metadata: Vec<Change>,
-    /// Things that a user should know.
-    pub notes: Vec<String>,
-}
+    fn terminal(&self, form: &Terminal, _verbose: bool) -> Result<String> {
+        let form = &text::readable(form);
+        let found = &self.found;
+        let mut parts = vec![facts(&about(found), form.width)];
+        let mut listed: Vec<&Compared> =
+            found.tensors.iter().filter(|t| self.each || t.status != Status::Same).collect();
+        if found.count(Status::Changed) > 0 {
+            parts.push(form.render(&by_kind(found, form.glyphs)?));
+        }
+        let mut title = "Each tensor".to_string();
+        if !self.each {
+            // What can't be compared comes before what differs most.
+            listed.sort_by(|x, y| y.error.unwrap_or(f64::INFINITY).total_cmp(&x.error.unwrap_or(f64::INFINITY)));
+            let all = listed.len();
+            listed.truncate(LISTED);
+            title = format!("The {} that differ most, of {all} (all of them: --all)", listed.len());
+        }
+        if !listed.is_empty() {
+            parts.push(form.render(&tensors(&title, &listed)?));
+        }
+        parts.push(change_lines("config.json", &found.config, form.width));
+        parts.push(change_lines("Metadata", &found.metadata, form.width));
+        parts.extend(notes(&found.notes, form.width));
+        Ok(paragraphs(&parts))
+    }
 
-impl Diff {
-    /// How many tensors fare so.
-    pub fn count(&self, status: Status) -> usize {
-        self.tensors.iter().filter(|t| t.status == status).count()
+    fn json(&self) -> Result<Value> {
+        Ok(serde_json::to_value(&self.found)?)
+    }
+
+    fn tables(&self, _verbose: bool) -> Result<Vec<Table>> {
+        Ok(vec![tensors("Each tensor", &self.found.tensors.iter().collect::<Vec<_>>())?])
+    }
+
+    fn page(&self) -> Result<Page> {
+        let found = &self.found;
+        let all: Vec<&Compared> = found.tensors.iter().filter(|t| t.status != Status::Same).collect();
+        let mut sections = Vec::new();
+        if found.count(Status::Changed) > 0 {
+            sections.push(
+                Section::new("Where they differ")
+                    .chart(&error_by_block(found), "Mean relative error over the tensors of a block that differ.")
+                    .chart(&heat(found), "Relative error of each tensor.")
+                    .table(by_kind(found, Glyphs::Unicode)?),
+            );
+        }
+        sections.push(Section::new("Tensors that differ").table(tensors("", &all)?));
+        for (heading, changes) in [("config.json", &found.config), ("Metadata", &found.metadata)] {
+            sections.push(Section::new(heading).table(change_table(changes)?));
+        }
+        let facts = about(found).into_iter().map(|(name, value)| Fact::new(name, value)).collect();
+        Ok(Page { title: format!("{} and {}", found.a, found.b), facts, sections, ..Page::default() })
     }
 }
 
-/// Compares two models.
-///
-/// # Errors
-/// When one can't be opened.
-pub fn compare(a: &Path, b: &Path, progress: &dyn Progress) -> Result<Diff> {
-    let (model_a, model_b) = (store::open(a)?, store::open(b)?);
-    let (source_a, source_b) = (Source::new(&model_a)?, Source::new(&model_b)?);
-    let by_name: IndexMap<&str, &Weight> = source_b.weights.iter().map(|w| (w.name.as_str(), w)).collect();
-    let pairs: Vec<(&Weight, Option<&Weight>)> =
-        source_a.weights.iter().map(|w| (w, by_name.get(w.name.as_str()).copied())).collect();
-    let (sides_a, sides_b) = (Side::new(&model_a), Side::new(&model_b));
-    progress.start("comparing", Some(pairs.len() as u64), Unit::Items);
-    let mut tensors: Vec<Compared> = pairs
-        .par_iter()
-        .with_max_len(1)
-        .map(|(wa, wb)| {
-            let found = match wb {
-                Some(wb) => both(&sides_a, wa, &sides_b, wb),
-                None => Ok(alone(&sides_a, wa, Status::OnlyInA)),
-            };
-            progress.advance(1);
-            found
-        })
-        .collect::<Result<_>>()?;
-    progress.finish();
-    let in_a: IndexMap<&str, ()> = source_a.weights.iter().map(|w| (w.name.as_str(), ())).collect();
-    let only_b = source_b.weights.iter().filter(|w| !in_a.contains_key(w.name.as_str()));
-    tensors.extend(only_b.map(|w| alone(&sides_b, w, Status::OnlyInB)));
-    let mut pooled = WeightError::default();
-    tensors.iter().for_each(|t| pooled.merge(&t.sums));
-    let projections = source_a.weights.iter().zip(&tensors).filter(|(weight, _)| weight.is_block_projection());
-    let errors: Vec<f64> = projections.filter_map(|(_, t)| t.error).collect();
-    let compared = tensors.iter().any(|t| t.error.is_some());
-    Ok(Diff {
-        a: a.display().to_string(),
-        b: b.display().to_string(),
-        mean_error: (!errors.is_empty()).then(|| errors.iter().sum::<f64>() / errors.len() as f64),
-        pooled_error: compared.then(|| pooled.relative()),
-        config: config_changes(&model_a, &model_b),
-        metadata: metadata_changes(&metadata::of(&model_a)?, &metadata::of(&model_b)?),
-        notes: notes(&source_a, &source_b),
-        tensors,
-    })
+fn about(found: &Diff) -> Vec<(&'static str, String)> {
+    let mut about = vec![("A", found.a.clone()), ("B", found.b.clone())];
+    let words = [
+        (Status::Same, "the same"),
+        (Status::Changed, "changed"),
+        (Status::Reshaped, "of another shape"),
+        (Status::OnlyInA, "only in A"),
+        (Status::OnlyInB, "only in B"),
+        (Status::NotCompared, "not compared"),
+    ];
+    let counts = words.iter().map(|(status, word)| (found.count(*status), word)).filter(|(n, _)| *n > 0);
+    about.push(("Tensors", counts.map(|(n, word)| format!("{n} {word}")).collect::<Vec<_>>().join(", ")));
+    if let (Some(mean), Some(pooled)) = (found.mean_error, found.pooled_error) {
+        let [mean, pooled] = [mean, pooled].map(|e| format::significant(e, 4));
+        about.push(("Error", format!("{mean} mean over the blocks' matrices, {pooled} pooled over all tensors")));
+    }
+    about
 }
 
-fn notes(a: &Source<'_>, b: &Source<'_>) -> Vec<String> {
-    let named = |source: &Source<'_>| {
-        let path = source.model.path.display().to_string();
-        source.warnings.iter().map(move |warning| format!("{path}: {warning}")).collect::<Vec<_>>()
+fn word(status: Status) -> Cell {
+    match status {
+        Status::Same => Cell::text("same").tone(Tone::Muted),
+        Status::Changed => Cell::text("changed"),
+        Status::Reshaped => Cell::text("reshaped").tone(Tone::Bad),
+        Status::OnlyInA => Cell::text("only in A").tone(Tone::Warning),
+        Status::OnlyInB => Cell::text("only in B").tone(Tone::Warning),
+        Status::NotCompared => Cell::text("not compared").tone(Tone::Muted),
+    }
+}
+
+fn tensors(title: &str, which: &[&Compared]) -> Result<Table, report::Error> {
+    let columns = vec![
+        Column::text("name", "Tensor"),
+        Column::text("status", "Status"),
+        Column::text("type_a", "A"),
+        Column::text("type_b", "B"),
+        Column::number("error", "Relative\nerror"),
+        Column::number("max_error", "Largest\n|a - b|"),
+        Column::text("max_at", "at row,\ncolumn").parts(&["row", "column"]),
+        Column::text("shape_a", "").machine_only(),
+        Column::text("shape_b", "").machine_only(),
+    ];
+    let mut table = Table::new(title, columns);
+    let number = |value: Option<f64>| value.map_or_else(Cell::absent, |v| Cell::value(format::significant(v, 3), v));
+    let shape = |shape: &Option<Vec<usize>>| {
+        shape
+            .as_ref()
+            .map_or_else(Cell::absent, |s| Cell::text(s.iter().map(usize::to_string).collect::<Vec<_>>().join("x")))
     };
-    named(a).into_iter().chain(named(b)).collect()
-}
-
-/// A model and what its layers are said to be.
-struct Side<'a> {
-    model: &'a Model,
-    schemes: IndexMap<String, String>,
-}
-
-impl<'a> Side<'a> {
-    fn new(model: &'a Model) -> Self {
-        Side { model, schemes: model.declared_schemes() }
+    for t in which {
+        let at = |(row, col): (usize, usize)| Cell::value(format!("{row}, {col}"), json!({"row": row, "column": col}));
+        table.push(vec![
+            Cell::value(place::short(&t.name), t.name.clone()),
+            word(t.status),
+            type_cell(t, &t.type_a, &t.shape_a),
+            type_cell(t, &t.type_b, &t.shape_b),
+            number(t.error),
+            number(t.max_error),
+            t.max_at.map_or_else(Cell::absent, at),
+            shape(&t.shape_a),
+            shape(&t.shape_b),
+        ])?;
     }
+    Ok(table)
+}
 
-    fn type_of(&self, weight: &Weight) -> Option<String> {
-        let declared = || self.schemes.get(weight.module()).cloned();
-        match &weight.values {
-            Values::Tensor(tensor) => Some(tensor.dtype.to_string()),
-            Values::Matrix(_) => declared().or_else(|| weight.float.map(|ty| ty.to_string())),
+/// The type; where shapes differ with the shape.
+fn type_cell(tensor: &Compared, ty: &Option<String>, shape: &Option<Vec<usize>>) -> Cell {
+    match (ty, shape) {
+        (Some(ty), Some(shape)) if tensor.status == Status::Reshaped => {
+            let sides = shape.iter().map(usize::to_string).collect::<Vec<_>>().join(" x ");
+            Cell::value(format!("{ty} {sides}"), ty.clone())
+        }
+        (Some(ty), _) => Cell::text(ty.clone()),
+        (None, _) => Cell::absent(),
+    }
+}
+
+/// The kind of a tensor: the last part of its name, without `.weight`.
+fn kind(tensor: &Compared) -> &str {
+    place::kind(tensor.name.strip_suffix(".weight").unwrap_or(&tensor.name))
+}
+
+/// The kinds of tensors that differ, in order of appearance.
+fn kinds(found: &Diff) -> Vec<&str> {
+    let mut kinds: Vec<&str> = Vec::new();
+    for tensor in found.tensors.iter().filter(|t| t.status == Status::Changed) {
+        if !kinds.contains(&kind(tensor)) {
+            kinds.push(kind(tensor));
         }
     }
+    kinds
 }
 
-fn alone(side: &Side<'_>, weight: &Weight, status: Status) -> Compared {
-    let (shape, ty) = (Some(weight.shape.clone()), side.type_of(weight));
-    let is_a = status == Status::OnlyInA;
-    let (shape_a, shape_b) = if is_a { (shape, None) } else { (None, shape) };
-    let (type_a, type_b) = if is_a { (ty, None) } else { (None, ty) };
-    Compared {
-        name: weight.name.clone(),
-        block: place::block(&weight.name),
-        status,
-        shape_a,
-        shape_b,
-        type_a,
-        type_b,
-        error: None,
-        max_error: None,
-        max_at: None,
-        sums: WeightError::default(),
-    }
-}
-
-fn both(side_a: &Side<'_>, a: &Weight, side_b: &Side<'_>, b: &Weight) -> Result<Compared> {
-    let mut found = alone(side_a, a, Status::OnlyInA);
-    (found.shape_b, found.type_b) = (Some(b.shape.clone()), side_b.type_of(b));
-    if a.shape != b.shape {
-        found.status = Status::Reshaped;
-        return Ok(found);
-    }
-    let mut differences = Differences::default();
-    match (&a.values, &b.values) {
-        (Values::Matrix(x), Values::Matrix(y)) => {
-            let (mut p, mut q) = (vec![0f32; x.cols()], vec![0f32; x.cols()]);
-            for row in 0..x.rows() {
-                x.decode_row(row, &mut p);
-                y.decode_row(row, &mut q);
-                differences.add(row, &p, &q);
-            }
-            a.release();
-            b.release();
-        }
-        _ => match (side_a.model.dense(&a.name), side_b.model.dense(&b.name)) {
-            (Ok(Some(p)), Ok(Some(q))) => differences.add(0, &p, &q),
-            _ => {
-                found.status = Status::NotCompared;
-                return Ok(found);
-            }
-        },
-    }
-    found.status = if differences.changed { Status::Changed } else { Status::Same };
-    found.error = Some(differences.sums.relative());
-    found.max_error = Some(f64::from(differences.max));
-    found.max_at = differences.changed.then_some(differences.at);
-    found.sums = differences.sums;
-    Ok(found)
-}
-
-/// Differences of two runs of values.
-#[derive(Debug, Default)]
-struct Differences {
-    sums: WeightError,
-    changed: bool,
-    max: f32,
-    at: (usize, usize),
-}
-
-impl Differences {
-    fn add(&mut self, row: usize, a: &[f32], b: &[f32]) {
-        self.sums.add(a, b);
-        let same = |(x, y): (&f32, &f32)| x == y || (x.is_nan() && y.is_nan());
-        if a.iter().zip(b).all(same) {
-            return;
-        }
-        self.changed = true;
-        for (col, (x, y)) in a.iter().zip(b).enumerate() {
-            let difference = (x - y).abs();
-            if difference > self.max || (difference.is_nan() && !self.max.is_nan()) {
-                (self.max, self.at) = (difference, (row, col));
-            }
-        }
-    }
-}
-
-/// What two configurations say otherwise, by path.
-fn config_changes(a: &Model, b: &Model) -> Vec<Change> {
-    let flat = |model: &Model| {
-        let mut out = IndexMap::new();
-        if let Some(json) = &model.config_json {
-            flatten("", json, &mut out);
-        }
-        out
-    };
-    changes(flat(a), flat(b))
-}
-
-fn flatten(path: &str, value: &Value, out: &mut IndexMap<String, String>) {
-    match value {
-        Value::Object(fields) => {
-            for (key, value) in fields {
-                let path = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
-                flatten(&path, value, out);
-            }
-        }
-        other => drop(out.insert(path.to_string(), other.to_string())),
-    }
-}
-
-fn metadata_changes(a: &[Entry], b: &[Entry]) -> Vec<Change> {
-    // Long arrays are shown by their beginning, and compared as a whole.
-    let differ = |entry: &&Entry, others: &[Entry]| {
-        !others.iter().any(|o| o.key == entry.key && o.kind == entry.kind && o.hash == entry.hash)
-    };
-    let shown = |entries: &[Entry], others: &[Entry]| {
-        entries
-            .iter()
-            .filter(|e| differ(e, others))
-            .map(|e| (e.key.clone(), format!("{} ({})", e.shown(), e.kind)))
-            .collect()
-    };
-    let (a, b): (IndexMap<String, String>, IndexMap<String, String>) = (shown(a, b), shown(b, a));
-    let mut keys: Vec<&String> = a.keys().collect();
-    keys.extend(b.keys().filter(|key| !a.contains_key(*key)));
-    keys.into_iter().map(|key| Change { key: key.clone(), a: a.get(key).cloned(), b: b.get(key).cloned() }).collect()
-}
-
-fn changes(a: IndexMap<String, String>, b: IndexMap<String, String>) -> Vec<Change> {
-    let mut out: Vec<Change> = Vec::new();
-    for (key, value) in &a {
-        if b.get(key) != Some(value) {
-            out.push(Change { key: key.clone(), a: Some(value.clone()), b: b.get(key).cloned() });
-        }
-    }
-    let added = b.into_iter().filter(|(key, _)| !a.contains_key(key));
-    out.extend(added.map(|(key, value)| Change { key, a: None, b: Some(value) }));
-    out
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use serde_json::json;
-
-    #[test]
-    fn differences_and_where_the_largest_is() {
-        let mut found = Differences::default();
-        found.add(0, &[3.0, 4.0], &[3.0, 4.0]);
-        assert!(!found.changed);
-        found.add(1, &[0.0, 0.0], &[0.0, -0.5]);
-        assert_eq!((found.max, found.at, found.sums.relative()), (0.5, (1, 1), 0.1));
-        let mut nan = Differences::default();
-        nan.add(0, &[f32::NAN], &[f32::NAN]);
-        assert!(!nan.changed);
-        nan.add(0, &[f32::NAN, 1.0], &[0.0, 9.0]);
-        assert!(nan.changed && nan.max.is_nan());
-    }
-
-    #[test]
-    fn changes_of_configurations() {
-        let flat = |value: Value| {
-            let mut out = IndexMap::new();
-            flatten("", &value, &mut out);
-            out
+fn by_kind(found: &Diff, glyphs: Glyphs) -> Result<Table, report::Error> {
+    let columns = vec![
+        Column::text("kind", "Kind"),
+        Column::number("changed", "Changed"),
+        Column::number("mean", "Mean\nerror"),
+        Column::number("worst", "Worst"),
+        Column::number("block", "in\nblock"),
+        Column::text("by_block", "Error by block"),
+    ];
+    let mut table = Table::new("Relative error by kind", columns);
+    for name in kinds(found) {
+        let members = found.tensors.iter().filter(|t| kind(t) == name);
+        let errors: Vec<f64> = members.clone().filter_map(|t| t.error).collect();
+        let changed = members.clone().filter(|t| t.status == Status::Changed);
+        let Some(worst) = changed.clone().max_by(|x, y| x.error.unwrap_or(0.0).total_cmp(&y.error.unwrap_or(0.0)))
+        else {
+            continue;
         };
-        let found =
-            changes(flat(json!({"a": 1, "b": {"c": true, "d": 2}})), flat(json!({"b": {"c": false, "d": 2}, "e": 3})));
-        let said: Vec<String> = found.iter().map(|c| format!("{} {:?} {:?}", c.key, c.a, c.b)).collect();
-        assert_eq!(said, ["a Some(\"1\") None", "b.c Some(\"true\") Some(\"false\")", "e None Some(\"3\")"]);
+        let number = |v: f64| Cell::value(format::significant(v, 4), v);
+        table.push(vec![
+            Cell::text(name),
+            Cell::text(format!("{} of {}", changed.count(), errors.len())),
+            number(errors.iter().sum::<f64>() / errors.len().max(1) as f64),
+            worst.error.map_or_else(Cell::absent, number),
+            worst.block.map_or_else(Cell::absent, |b| Cell::text(b.to_string())),
+            Cell::text(if errors.len() > 1 { sparkline(&narrowed(&errors, 40), glyphs) } else { String::new() }),
+        ])?;
+    }
+    Ok(table)
+}
+
+fn change_lines(heading: &str, changes: &[Change], width: usize) -> String {
+    if changes.is_empty() {
+        return format!("{heading}: no difference");
+    }
+    let clean = |text: &str| format::printable(text).replace('\n', " ");
+    let lines = changes.iter().map(|change| {
+        let key = clean(&change.key);
+        match (&change.a, &change.b) {
+            (Some(a), Some(b)) => {
+                let room = (width.saturating_sub(key.chars().count() + 8) / 2).max(12);
+                let [a, b] = [a, b].map(|value| shortened(&clean(value), room));
+                shortened(&format!("  {key}: {a} -> {b}"), width)
+            }
+            (None, Some(b)) => shortened(&format!("+ {key}: {}", clean(b)), width),
+            (Some(a), None) => shortened(&format!("- {key}: {}", clean(a)), width),
+            (None, None) => key,
+        }
+    });
+    format!(
+        "{heading}: {} different (+ only in B, - only in A)\n\n{}",
+        changes.len(),
+        lines.collect::<Vec<_>>().join("\n")
+    )
+}
+
+fn change_table(changes: &[Change]) -> Result<Table, report::Error> {
+    let columns = vec![Column::text("key", "Key"), Column::text("a", "A"), Column::text("b", "B")];
+    let mut table = Table::new("", columns);
+    let text = |value: &Option<String>| value.as_ref().map_or_else(Cell::absent, |v| Cell::text(shortened(v, 300)));
+    for change in changes {
+        table.push(vec![Cell::text(change.key.clone()), text(&change.a), text(&change.b)])?;
+    }
+    if changes.is_empty() {
+        table.note("There is no difference.");
+    }
+    Ok(table)
+}
+
+fn blocks(found: &Diff) -> usize {
+    found.tensors.iter().filter_map(|t| t.block).max().map_or(0, |last| last + 1)
+}
+
+fn error_by_block(found: &Diff) -> LinePlot {
+    let points = (0..blocks(found)).map(|block| {
+        let changed = found.tensors.iter().filter(|t| t.block == Some(block) && t.status == Status::Changed);
+        let errors: Vec<f64> = changed.filter_map(|t| t.error).collect();
+        let mean = if errors.is_empty() { f64::NAN } else { errors.iter().sum::<f64>() / errors.len() as f64 };
+        (block as f64, mean)
+    });
+    LinePlot {
+        title: "Error by block".into(),
+        x: Axis::whole("Block"),
+        y: Axis::linear("Relative error").from(0.0),
+        lines: vec![Line { name: "error".into(), points: points.collect(), band: Vec::new() }],
+        guides: Vec::new(),
+    }
+}
+
+fn heat(found: &Diff) -> HeatMap {
+    let kinds: Vec<&str> =
+        kinds(found).into_iter().filter(|k| found.tensors.iter().any(|t| t.block.is_some() && kind(t) == *k)).collect();
+    let value = |name: &str, block: usize| {
+        let tensor = found.tensors.iter().find(|t| t.block == Some(block) && kind(t) == name);
+        tensor.and_then(|t| t.error).filter(|e| *e > 0.0).unwrap_or(f64::NAN)
+    };
+    HeatMap {
+        title: "Error by tensor".into(),
+        label: "Relative error".into(),
+        rows: kinds.iter().map(|k| k.to_string()).collect(),
+        columns: (0..blocks(found)).map(|block| block.to_string()).collect(),
+        columns_label: "Block".into(),
+        values: kinds.iter().map(|k| (0..blocks(found)).map(|block| value(k, block)).collect()).collect(),
+        scale: Scale::Linear,
     }
 }

@@ -1,363 +1,248 @@
-//! What fits into the memory of a device: weights, cache, users.
-//!
-//! memory = weights + cache bytes per token x tokens + overhead. Where only a number of parameters
-//! is known, each counts at the scheme's nominal bits; of a model the real bytes count.
+//! `qinspect memory`.
 
-use crate::{Error, Result};
-use runtime::KvType;
-use schemes::{Bits, FloatType, GgmlType, Grouping, Scheme};
-use serde::Serialize;
-use std::path::Path;
+use crate::args::MemoryArgs;
+use anyhow::Result;
+use cli::text::{self, facts, notes, paragraphs};
+use cli::{Findings, Outcome, output};
+use inspection::memory::{self, CacheShape, Fit, Memory, Request, Row};
+use inspection::{Error, Result as InspectResult};
+use report::chart::{Axis, Line, LinePlot};
+use report::format;
+use report::page::{Fact, Page, Section};
+use report::table::{Cell, Column, Table, Terminal, Tone};
+use schemes::Scheme;
+use serde_json::Value;
 
-/// Bytes of a GiB.
-pub const GIB: f64 = (1u64 << 30) as f64;
-
-/// More than any device has, in GiB.
-const MOST_GIB: f64 = 1e6;
-
-/// What the cache's size follows from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub struct CacheShape {
-    /// Blocks.
-    pub layers: u64,
-    /// Key and value heads.
-    pub kv_heads: u64,
-    /// Width of a head.
-    pub head_dim: u64,
-}
-
-impl CacheShape {
-    /// Of a token, in this type.
-    pub fn bytes_per_token(self, kv: KvType) -> u64 {
-        kv.bytes_of(self.layers as usize, self.kv_heads as usize, self.head_dim as usize) as u64
-    }
-}
-
-/// What is asked.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Request {
-    /// Memory of the devices, in GiB.
-    pub vram: Vec<f64>,
-    /// What is neither weights nor cache, in GiB.
-    pub overhead: f64,
-    /// Tokens that each of several users has.
-    pub context: u64,
-    /// The schemes.
-    pub schemes: Vec<Scheme>,
-}
-
-/// Weights in one form.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Candidate {
-    /// The scheme, or `as stored`.
-    pub scheme: String,
-    /// Bytes of the weights.
-    pub bytes: f64,
-}
-
-/// What fits on one device.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Fit {
-    /// Memory of the device.
-    pub vram_gib: f64,
-    /// Bytes that are left for the cache; negative when the weights don't fit.
-    pub left_bytes: f64,
-    /// Tokens of one user with an F16 cache; none when the weights don't fit.
-    pub context_f16: Option<u64>,
-    /// The same with an INT8 cache.
-    pub context_int8: Option<u64>,
-    /// Users that each have the asked-for context, with an F16 cache.
-    pub users_f16: Option<u64>,
-    /// The same with an INT8 cache.
-    pub users_int8: Option<u64>,
-}
-
-/// What fits with the weights in one scheme.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Row {
-    /// The scheme, or `as stored`.
-    pub scheme: String,
-    /// Bits of weights over all parameters.
-    pub bits_per_parameter: f64,
-    /// Bytes of the weights.
-    pub weight_bytes: f64,
-    /// By device, in the order that was asked.
-    pub fits: Vec<Fit>,
-}
-
-/// What fits where.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Memory {
-    /// The model, where one was given.
-    pub model: Option<String>,
-    /// Number of parameters.
-    pub parameters: u64,
-    /// Blocks and heads.
-    pub cache: CacheShape,
-    /// Cache bytes per token in F16.
-    pub cache_bytes_per_token_f16: u64,
-    /// Cache bytes per token in INT8, with its scales.
-    pub cache_bytes_per_token_int8: u64,
-    /// Context that the model was trained for, where it is known.
-    pub trained_context: Option<u64>,
-    /// Tokens of each user.
-    pub context: u64,
-    /// Memory for everything else.
-    pub overhead_gib: f64,
-    /// By scheme.
-    pub rows: Vec<Row>,
-    /// Things that a user should know.
-    pub notes: Vec<String>,
-}
-
-/// The schemes that are shown when none are named.
-pub fn default_schemes() -> Vec<Scheme> {
-    use {Bits::*, Grouping::*};
-    vec![
-        Scheme::Float(FloatType::F16),
-        Scheme::Int(Eight, Row),
-        Scheme::Int(Eight, Group(128)),
-        Scheme::Ggml(GgmlType::Q8_0),
-        Scheme::Ggml(GgmlType::Q6_K),
-        Scheme::Ggml(GgmlType::Q5_K),
-        Scheme::Ggml(GgmlType::Q4_K),
-        Scheme::Int(Four, Group(32)),
-        Scheme::Int(Four, Group(64)),
-        Scheme::Nf4 { double_quant: false },
-        Scheme::Nf4 { double_quant: true },
-        Scheme::Int(Four, Group(128)),
-        Scheme::Int(Four, Row),
-    ]
-}
-
-/// Bits of a weight, without what depends on a matrix' shape: a scale for a row counts as nothing.
-pub fn nominal_bits(scheme: Scheme) -> f64 {
-    match scheme {
-        Scheme::Float(ty) => 8.0 * ty.size() as f64,
-        Scheme::Nf4 { double_quant: false } => 4.0 + 16.0 / 64.0,
-        Scheme::Nf4 { double_quant: true } => 4.0 + 8.0 / 64.0 + 32.0 / (64.0 * 256.0),
-        Scheme::Ggml(ty) => 8.0 * ty.block_bytes() as f64 / ty.block_len() as f64,
-        Scheme::Int8Outlier => 8.0,
-        _ => match scheme.int() {
-            Some((bits, Grouping::Group(n))) => f64::from(bits.width()) + 16.0 / n as f64,
-            Some((bits, _)) => f64::from(bits.width()),
-            None => 0.0,
-        },
-    }
-}
-
-/// A number of parameters as people write it: `13B`, `0.5B`, `135M`, `1000000`.
-///
-/// # Errors
-/// [`Error::Request`].
-pub fn parse_parameters(text: &str) -> Result<u64> {
-    let wrong = || Error::Request(format!("'{text}' is no number of parameters: write it like 13B, 0.5B or 135M"));
-    let trimmed = text.trim();
-    let (digits, factor) = match trimmed.char_indices().last() {
-        Some((at, 'b' | 'B')) => (&trimmed[..at], 1e9),
-        Some((at, 'm' | 'M')) => (&trimmed[..at], 1e6),
-        Some((at, 'k' | 'K')) => (&trimmed[..at], 1e3),
-        Some((at, 't' | 'T')) => (&trimmed[..at], 1e12),
-        _ => (trimmed, 1.0),
+/// `qinspect memory`.
+pub fn run(args: &MemoryArgs) -> Result<Outcome> {
+    let inputs: Vec<_> = args.model.iter().map(|p| p.as_path()).collect();
+    output::check(&args.output, &inputs)?;
+    let request = Request {
+        vram: args.vram.clone(),
+        overhead: args.overhead,
+        context: args.context,
+        schemes: if args.scheme.is_empty() { memory::default_schemes() } else { schemes(&args.scheme)? },
     };
-    let number: f64 = digits.replace(['_', ','], "").parse().map_err(|_| wrong())?;
-    let count = (number * factor).round();
-    if (1.0..=1e18).contains(&count) { Ok(count as u64) } else { Err(wrong()) }
+    output::present(&View(measure(args, &request)?), &args.output)
 }
 
-/// What fits of a model of which only its size is known.
-///
-/// # Errors
-/// [`Error::Request`] for numbers that make no sense.
-pub fn of_parameters(parameters: u64, cache: CacheShape, request: &Request) -> Result<Memory> {
-    let candidates = request
-        .schemes
-        .iter()
-        .map(|&scheme| Candidate { scheme: scheme.to_string(), bytes: parameters as f64 * nominal_bits(scheme) / 8.0 });
-    fit(None, parameters, cache, candidates.collect(), request)
-}
-
-/// What fits of a model: as it is stored, and in each scheme with its linear projections quantized.
-///
-/// # Errors
-/// When the model can't be opened or has no configuration.
-pub fn of_model(path: &Path, request: &Request) -> Result<Memory> {
-    let model = store::open(path)?;
-    let source = qconvert::Source::new(&model)?;
-    let config = model.config()?;
-    let parameters: usize = source.weights.iter().map(qconvert::Weight::count).sum();
-    let stored: usize = source.weights.iter().map(qconvert::Weight::stored_bytes).sum();
-    let mut candidates = vec![Candidate { scheme: "as stored".into(), bytes: stored as f64 }];
-    let mut notes = source.warnings.clone();
-    for &scheme in &request.schemes {
-        let misfits = source.weights.iter().filter(|weight| !suits(weight, scheme)).count();
-        if misfits == 0 {
-            let bytes = source.weights.iter().map(|weight| weight_bytes(weight, scheme)).sum();
-            candidates.push(Candidate { scheme: scheme.to_string(), bytes });
-        } else {
-            notes.push(format!("{scheme} left out: its blocks don't divide the rows of {misfits} matrices"));
+fn measure(args: &MemoryArgs, request: &Request) -> InspectResult<Memory> {
+    match (&args.model, &args.params) {
+        (Some(path), _) => memory::of_model(path, request),
+        (None, Some(params)) => {
+            let number = |value: Option<u64>| value.unwrap_or(0);
+            let cache = CacheShape {
+                layers: number(args.layers),
+                kv_heads: number(args.kv_heads),
+                head_dim: number(args.head_dim),
+            };
+            memory::of_parameters(memory::parse_parameters(params)?, cache, request)
+        }
+        (None, None) => {
+            Err(Error::Request("give a MODEL, or --params with --layers, --kv-heads and --head-dim".into()))
         }
     }
-    let cache =
-        CacheShape { layers: config.layers as u64, kv_heads: config.kv_heads as u64, head_dim: config.head_dim as u64 };
-    let mut memory = fit(Some(path.display().to_string()), parameters as u64, cache, candidates, request)?;
-    memory.trained_context = Some(config.max_position as u64);
-    memory.notes.splice(..0, notes);
-    Ok(memory)
 }
 
-/// Whether a weight can be in the scheme, or isn't to be.
-fn suits(weight: &qconvert::Weight, scheme: Scheme) -> bool {
-    match (scheme, &weight.shape[..]) {
-        (Scheme::Ggml(ty), &[_, cols]) if weight.is_block_projection() => cols.is_multiple_of(ty.block_len()),
-        _ => true,
+/// Schemes by name; `all` stands for those that it does elsewhere.
+pub fn schemes(names: &[String]) -> InspectResult<Vec<Scheme>> {
+    Scheme::named(names.iter().map(|name| name.trim())).map_err(|e| Error::Request(e.to_string()))
+}
+
+/// One scheme by name.
+pub fn scheme(name: &str) -> InspectResult<Scheme> {
+    name.trim().parse().map_err(|e: schemes::Error| Error::Request(e.to_string()))
+}
+
+/// The findings of `qinspect memory`, to be shown.
+struct View(Memory);
+
+impl Findings for View {
+    fn command(&self) -> &'static str {
+        "qinspect memory"
+    }
+
+    fn terminal(&self, form: &Terminal, _verbose: bool) -> Result<String> {
+        let form = &text::readable(form);
+        let about: Vec<(&str, String)> = self.about();
+        let mut parts = vec![facts(&about, form.width), form.render(&self.contexts()?), form.render(&self.users()?)];
+        parts.extend(notes(&self.0.notes, form.width));
+        Ok(paragraphs(&parts))
+    }
+
+    fn json(&self) -> Result<Value> {
+        Ok(serde_json::to_value(&self.0)?)
+    }
+
+    fn tables(&self, _verbose: bool) -> Result<Vec<Table>> {
+        let columns = vec![
+            Column::text("scheme", "Scheme"),
+            Column::number("bits_per_parameter", "Bits"),
+            Column::number("weight_bytes", "Weights"),
+            Column::number("vram_gib", "VRAM"),
+            Column::number("left_bytes", "Left"),
+            Column::number("context_f16", "Context f16"),
+            Column::number("context_int8", "Context int8"),
+            Column::number("users_f16", "Users f16"),
+            Column::number("users_int8", "Users int8"),
+        ];
+        let mut table = Table::new("What fits", columns);
+        let count = |v: Option<u64>| v.map_or_else(Cell::absent, |v| Cell::value(v.to_string(), v));
+        for (row, fit) in self.0.rows.iter().flat_map(|row| row.fits.iter().map(move |fit| (row, fit))) {
+            let number = |v: f64| Cell::value(format::fixed(v, 3), v);
+            table.push(vec![
+                Cell::text(row.scheme.clone()),
+                number(row.bits_per_parameter),
+                number(row.weight_bytes.ceil()),
+                number(fit.vram_gib),
+                number(fit.left_bytes.floor()),
+                count(fit.context_f16),
+                count(fit.context_int8),
+                count(fit.users_f16),
+                count(fit.users_int8),
+            ])?;
+        }
+        Ok(vec![table])
+    }
+
+    fn page(&self) -> Result<Page> {
+        let title = format!("What fits of {}", self.name());
+        let plot = self.plot();
+        let mut section = Section::new("Context and users")
+            .table(self.contexts()?)
+            .chart(&plot, "One user, F16 cache. A scheme has no line where its weights don't fit, or beside one of nearly their size.")
+            .table(self.users()?);
+        section = self.0.notes.iter().cloned().fold(section, Section::prose);
+        let facts = self.about().into_iter().map(|(name, value)| Fact::new(name, value)).collect();
+        Ok(Page { title, facts, sections: vec![section], ..Page::default() })
     }
 }
 
-/// Bytes of one weight: in the scheme if that is what conversion does by default, else as stored.
-fn weight_bytes(weight: &qconvert::Weight, scheme: Scheme) -> f64 {
-    match weight.shape[..] {
-        [rows, cols] if weight.is_block_projection() => scheme.total_bits(rows, cols, 0, FloatType::F16) / 8.0,
-        _ => weight.stored_bytes() as f64,
+impl View {
+    fn name(&self) -> String {
+        self.0.model.clone().unwrap_or_else(|| format!("a model of {} parameters", format::count(self.0.parameters)))
+    }
+
+    fn about(&self) -> Vec<(&'static str, String)> {
+        let CacheShape { layers, kv_heads, head_dim } = self.0.cache;
+        let mut about = Vec::new();
+        about.extend(self.0.model.iter().map(|model| ("Model", model.clone())));
+        about.push(("Parameters", format::count(self.0.parameters)));
+        about.push((
+            "Cache",
+            format!(
+                "{} bytes a token in f16, {} in int8 (2 x {layers} layers x {kv_heads} heads x {head_dim} values)",
+                format::count(self.0.cache_bytes_per_token_f16),
+                format::count(self.0.cache_bytes_per_token_int8)
+            ),
+        ));
+        about.push(("Overhead", format!("{} GiB", self.0.overhead_gib)));
+        about.extend(self.0.trained_context.map(|n| ("Trained for", format!("{} tokens", format::count(n)))));
+        about
+    }
+
+    /// Scheme, bits and bytes, and a cell for each device.
+    fn by_device(&self, title: String, cell: impl Fn(&Fit) -> Cell) -> Result<Table, report::Error> {
+        let mut columns = vec![
+            Column::text("scheme", "Scheme"),
+            Column::number("bits", "Bits"),
+            Column::number("weights", "Weights"),
+        ];
+        let vram = self.0.rows.first().map_or(&[][..], |row| &row.fits);
+        columns.extend(vram.iter().map(|fit| {
+            let name = format!("{} GiB", fit.vram_gib);
+            Column::number(name.clone(), name)
+        }));
+        let mut table = Table::new(title, columns);
+        for row in &self.0.rows {
+            let mut cells = vec![
+                Cell::text(row.scheme.clone()),
+                Cell::value(format::fixed(row.bits_per_parameter, 3), row.bits_per_parameter),
+                Cell::value(format::bytes(row.weight_bytes as u64), row.weight_bytes),
+            ];
+            cells.extend(row.fits.iter().map(&cell));
+            table.push(cells)?;
+        }
+        Ok(table)
+    }
+
+    fn contexts(&self) -> Result<Table, report::Error> {
+        let title = "Tokens of context for one user, f16 / int8 cache".to_string();
+        let mut table = self.by_device(title, |fit| pair(fit.context_f16, fit.context_int8))?;
+        table.note(match self.0.model {
+            Some(_) => {
+                "The linear projections of the blocks are in the scheme, everything else is as stored. An int8 cache \
+                 has a scale of 2 bytes for each key and value of a head."
+            }
+            None => {
+                "Every parameter counts at the scheme's nominal bits. An int8 cache has a scale of 2 bytes for each \
+                 key and value of a head."
+            }
+        });
+        if let Some(trained) = self.0.trained_context {
+            table.note(format!("Beyond {} tokens the model was not trained.", format::count(trained)));
+        }
+        Ok(table)
+    }
+
+    fn users(&self) -> Result<Table, report::Error> {
+        let title = format!("Users at {} tokens each, f16 / int8 cache", format::count(self.0.context));
+        self.by_device(title, |fit| pair(fit.users_f16, fit.users_int8))
+    }
+
+    /// Schemes whose weights differ by a sixth and more: the lines of others would lie on each other.
+    fn distinct(&self) -> Vec<&Row> {
+        let mut rows: Vec<&Row> = self.0.rows.iter().collect();
+        rows.sort_by(|a, b| b.weight_bytes.total_cmp(&a.weight_bytes));
+        rows.dedup_by(|next, kept| next.weight_bytes > kept.weight_bytes / 1.2);
+        rows
+    }
+
+    fn plot(&self) -> LinePlot {
+        let line = |row: &Row| Line {
+            name: row.scheme.clone(),
+            points: row
+                .fits
+                .iter()
+                .filter_map(|fit| Some((fit.vram_gib, fit.context_f16.filter(|n| *n > 0)? as f64)))
+                .collect(),
+            band: Vec::new(),
+        };
+        LinePlot {
+            title: "Context by memory".into(),
+            x: Axis::linear("Memory, GiB"),
+            y: Axis::log("Tokens, log scale"),
+            lines: self.distinct().into_iter().map(line).filter(|line| !line.points.is_empty()).collect(),
+            guides: Vec::new(),
+        }
     }
 }
 
-fn fit(
-    model: Option<String>,
-    parameters: u64,
-    cache: CacheShape,
-    candidates: Vec<Candidate>,
-    request: &Request,
-) -> Result<Memory> {
-    check(cache, request)?;
-    let [f16, int8] = [KvType::F16, KvType::Int8].map(|kv| cache.bytes_per_token(kv));
-    let row = |candidate: Candidate| Row {
-        bits_per_parameter: 8.0 * candidate.bytes / parameters as f64,
-        weight_bytes: candidate.bytes,
-        fits: request.vram.iter().map(|&vram| device(vram, candidate.bytes, [f16, int8], request)).collect(),
-        scheme: candidate.scheme,
-    };
-    Ok(Memory {
-        model,
-        parameters,
-        cache,
-        cache_bytes_per_token_f16: f16,
-        cache_bytes_per_token_int8: int8,
-        trained_context: None,
-        context: request.context,
-        overhead_gib: request.overhead,
-        rows: candidates.into_iter().map(row).collect(),
-        notes: outlier_note(request),
-    })
-}
-
-/// How many columns stay F16 is known after calibration only.
-fn outlier_note(request: &Request) -> Vec<String> {
-    let asked = request.schemes.contains(&Scheme::Int8Outlier);
-    let note =
-        format!("{}: without its F16 columns, which calibration finds; so at least this much", Scheme::Int8Outlier);
-    asked.then_some(note).into_iter().collect()
-}
-
-fn check(cache: CacheShape, request: &Request) -> Result<()> {
-    let wrong = |what: &str| Err(Error::Request(what.into()));
-    let product = [cache.layers, cache.kv_heads, cache.head_dim].into_iter().try_fold(12u64, u64::checked_mul);
-    if !product.is_some_and(|bytes| (1..1 << 50).contains(&bytes)) {
-        return wrong("layers, kv heads and head dim must be at least 1, and those of one model");
-    }
-    if !request.vram.iter().all(|v| *v > 0.0 && *v <= MOST_GIB) || request.vram.is_empty() {
-        return wrong("--vram takes sizes above 0 and at most 1,000,000, in GiB");
-    }
-    if !(0.0..=MOST_GIB).contains(&request.overhead) {
-        return wrong("--overhead takes a size in GiB, 0 to 1,000,000");
-    }
-    if request.context == 0 {
-        return wrong("--context takes at least 1 token");
-    }
-    Ok(())
-}
-
-fn device(vram: f64, weights: f64, cache: [u64; 2], request: &Request) -> Fit {
-    let left = vram * GIB - request.overhead * GIB - weights;
-    let tokens = cache.map(|bytes| (left >= 0.0).then(|| (left / bytes as f64).floor() as u64));
-    let users = tokens.map(|tokens| tokens.map(|t| t / request.context));
-    Fit {
-        vram_gib: vram,
-        left_bytes: left,
-        context_f16: tokens[0],
-        context_int8: tokens[1],
-        users_f16: users[0],
-        users_int8: users[1],
+fn pair(f16: Option<u64>, int8: Option<u64>) -> Cell {
+    match (f16, int8) {
+        (Some(f16), Some(int8)) => Cell::text(format!("{} / {}", format::count(f16), format::count(int8))),
+        _ => Cell::text("does not fit").tone(Tone::Muted),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use crate::*;
 
-    fn tokens(parameters: &str, cache: (u64, u64, u64), scheme: &str, vram: f64) -> Option<u64> {
-        let (layers, kv_heads, head_dim) = cache;
+    #[test]
+    fn the_view_of_13_billion_parameters() {
         let request = Request {
-            vram: vec![vram],
+            vram: vec![8.0, 16.0, 24.0, 80.0],
             overhead: 1.5,
             context: 4096,
-            schemes: vec![scheme.parse().expect("a scheme")],
+            schemes: memory::default_schemes(),
         };
-        let parameters = parse_parameters(parameters).expect("a number");
-        let cache = CacheShape { layers, kv_heads, head_dim };
-        of_parameters(parameters, cache, &request).expect("sensible").rows[0].fits[0].context_f16
-    }
-
-    #[test]
-    fn three_models_with_known_answers() {
-        assert_eq!(tokens("13B", (40, 40, 128), "int4-g128", 8.0), Some(337));
-        assert_eq!(tokens("7B", (32, 8, 128), "int8-row", 16.0), Some(65_378));
-        assert_eq!(tokens("13B", (40, 40, 128), "int8-row", 16.0), Some(3_136));
-        assert_eq!(tokens("13B", (40, 40, 128), "f16", 8.0), None);
-    }
-
-    #[test]
-    fn the_cache_of_a_token() {
-        let of = |kv_heads| CacheShape { layers: 24, kv_heads, head_dim: 64 };
-        let [f16, int8] = [KvType::F16, KvType::Int8];
-        assert_eq!((of(2).bytes_per_token(f16), of(14).bytes_per_token(f16)), (12_288, 86_016));
-        assert_eq!(of(2).bytes_per_token(int8), 2 * 24 * 2 * 66);
-    }
-
-    #[test]
-    fn nominal_bits_are_those_of_the_table() {
-        let bits = |name: &str| nominal_bits(name.parse().expect("a scheme"));
-        let known = [("int8-row", 8.0), ("int4-g128", 4.125), ("nf4", 4.25), ("ggml-q8_0", 8.5), ("f16", 16.0)];
-        for (name, expected) in known {
-            assert_eq!(bits(name), expected, "{name}");
-        }
-        assert!((bits("nf4-dq") - 4.127).abs() < 1e-3);
-    }
-
-    #[test]
-    fn parameters_as_people_write_them() {
-        let known = [("13B", 13_000_000_000), ("0.5b", 500_000_000), ("135M", 135_000_000), ("1_000", 1000)];
-        for (text, count) in known {
-            assert_eq!(parse_parameters(text).ok(), Some(count), "{text}");
-        }
-        for text in ["", "B", "-1B", "13G", "nan", "1e30B", "0"] {
-            assert!(parse_parameters(text).is_err(), "{text}");
-        }
-    }
-
-    #[test]
-    fn users_share_what_is_left() {
-        let cache = CacheShape { layers: 32, kv_heads: 8, head_dim: 128 };
-        let mut request =
-            Request { vram: vec![16.0], overhead: 1.5, context: 4096, schemes: vec![Scheme::Int8Outlier] };
-        let memory = of_parameters(7_000_000_000, cache, &request).expect("sensible");
-        let fit = &memory.rows[0].fits[0];
-        assert_eq!((fit.users_f16, fit.users_int8), (Some(15), Some(31)));
-        for vram in [0.0, 1e300, f64::NAN] {
-            request.vram = vec![vram];
-            assert!(of_parameters(7_000_000_000, cache, &request).is_err());
-        }
-        let endless = CacheShape { layers: u64::MAX, kv_heads: 8, head_dim: 128 };
-        assert!(of_parameters(1, endless, &Request { vram: vec![8.0], ..request }).is_err());
+        let cache = CacheShape { layers: 40, kv_heads: 40, head_dim: 128 };
+        let memory = memory::of_parameters(13_000_000_000, cache, &request).expect("sensible");
+        let view = memory.terminal(&Terminal { width: 100, ..Terminal::default() }).expect("drawn");
+        assert!(view.lines().all(|line| line.chars().count() <= 100));
+        insta::assert_snapshot!(view);
+        assert!(memory.page().expect("laid out").render().expect("rendered").contains("<svg"));
+        assert_eq!(memory.table().expect("fits").rows.len(), 13 * 4);
     }
 }

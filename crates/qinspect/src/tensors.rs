@@ -1,290 +1,210 @@
-//! What is in a model's files: tensors with types, shapes and bytes, the architecture, totals.
+//! `qinspect tensors`.
 
-use crate::Result;
-use crate::metadata::{self, Entry};
-use indexmap::IndexMap;
-use runtime::KvType;
-use serde::Serialize;
-use std::path::Path;
-use store::{Config, Container, Model};
+use crate::args::TensorsArgs;
+use anyhow::Result;
+use cli::text::{self, facts, notes, paragraphs};
+use cli::{Findings, Outcome, output};
+use inspection::metadata::Entry;
+use inspection::tensors::{self, Architecture, TensorInfo, Tensors, Total, alike};
+use report::chart::{Axis, Bar, BarChart};
+use report::format;
+use report::page::{Fact, Page, Section};
+use report::table::{Cell, Column, Table, Terminal};
+use serde_json::{Value, json};
 
-/// A stored tensor.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct TensorInfo {
-    /// Its Hugging Face name.
-    pub name: String,
-    /// Its name in the file.
-    pub stored_name: String,
-    /// Its element type.
-    #[serde(rename = "type")]
-    pub dtype: String,
-    /// Its shape, outermost first.
-    pub shape: Vec<usize>,
-    /// Its bytes.
-    pub bytes: u64,
-    /// The scheme of the linear layer that it belongs to; none for norms, biases and the like.
-    pub scheme: Option<String>,
-    /// The file's name.
-    pub file: String,
+/// `qinspect tensors`.
+pub fn run(args: &TensorsArgs) -> Result<Outcome> {
+    output::check(&args.output, &[&args.model])?;
+    let found = tensors::look(&args.model, args.metadata)?;
+    output::present(&View { found, each: args.all }, &args.output)
 }
 
-/// All tensors of a type, or all weights of a scheme.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Total {
-    /// The type or scheme.
-    pub name: String,
-    /// Tensors of the type, or layers of the scheme.
-    pub count: usize,
-    /// Elements of the tensors, or weights of the layers.
-    pub elements: u64,
-    /// Their bytes.
-    pub bytes: u64,
-    /// Bits of an element.
-    pub bits: f64,
+/// What was found, and whether the terminal shows each tensor.
+struct View {
+    found: Tensors,
+    each: bool,
 }
 
-/// What config.json or the keys of a GGUF file say.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Architecture {
-    /// The name, such as `LlamaForCausalLM`.
-    pub name: String,
-    /// Blocks.
-    pub layers: usize,
-    /// Width of the residual stream.
-    pub hidden_size: usize,
-    /// Width of the MLP.
-    pub intermediate_size: usize,
-    /// Query heads.
-    pub heads: usize,
-    /// Key and value heads.
-    pub kv_heads: usize,
-    /// Width of a head.
-    pub head_dim: usize,
-    /// Rows of the embedding.
-    pub vocab_size: usize,
-    /// Context that the model was trained for.
-    pub max_position: usize,
-    /// Whether the output projection is the embedding.
-    pub tied: bool,
-    /// Bytes of the cache for one token in F16.
-    pub cache_bytes_per_token: usize,
-}
-
-/// What is in a model.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Tensors {
-    /// Where it lies.
-    pub model: String,
-    /// `directory`, `safetensors` or `gguf`.
-    pub container: &'static str,
-    /// Its architecture, where it is one that is known here.
-    pub architecture: Option<Architecture>,
-    /// Weights, biases and norms; a tied output projection counts once.
-    pub parameters: u64,
-    /// Bytes of all tensors.
-    pub bytes: u64,
-    /// By type in the file.
-    pub types: Vec<Total>,
-    /// By scheme of the linear layers.
-    pub schemes: Vec<Total>,
-    /// The tensors in file order.
-    pub tensors: Vec<TensorInfo>,
-    /// The metadata, where it is asked for.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub metadata: Option<Vec<Entry>>,
-    /// Things that a user should know.
-    pub notes: Vec<String>,
-}
-
-/// Looks into a model.
-///
-/// # Errors
-/// When it can't be opened.
-pub fn look(path: &Path, with_metadata: bool) -> Result<Tensors> {
-    let model = store::open(path)?;
-    let declared = model.declared_schemes();
-    let mut notes = model.warnings.clone();
-    let config = model.config().map_err(|e| notes.push(report::error_line(&e))).ok();
-    let tensors: Vec<TensorInfo> = model
-        .tensors
-        .iter()
-        .map(|(name, tensor)| TensorInfo {
-            name: name.clone(),
-            stored_name: tensor.stored_name.clone(),
-            dtype: tensor.dtype.to_string(),
-            shape: tensor.shape.clone(),
-            bytes: tensor.data.len() as u64,
-            scheme: module_of(name, &declared).and_then(|module| declared.get(module)).cloned(),
-            file: tensor.file.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default(),
-        })
-        .collect();
-    let (schemes, broken) = scheme_totals(&model, &declared, &tensors);
-    // What programs that need a whole model would say of this one.
-    let missing = || report::error_line(&qconvert::check_whole(&model, config.as_ref()?).err()?).into();
-    notes.extend(broken.map(|e| report::error_line(&e)).or_else(missing));
-    Ok(Tensors {
-        model: path.display().to_string(),
-        container: match model.container {
-            Container::Directory => "directory",
-            Container::Safetensors => "safetensors",
-            Container::Gguf => "gguf",
-        },
-        architecture: config.as_ref().map(|config| architecture(&model, config)),
-        parameters: schemes.iter().map(|t| t.elements).sum::<u64>() + others(&tensors),
-        bytes: tensors.iter().map(|t| t.bytes).sum(),
-        types: type_totals(&tensors),
-        schemes,
-        metadata: if with_metadata { Some(metadata::of(&model)?) } else { None },
-        tensors,
-        notes,
-    })
-}
-
-fn architecture(model: &Model, config: &Config) -> Architecture {
-    let said = |pointer: &str| model.config_json.as_ref()?.pointer(pointer)?.as_str().map(str::to_owned);
-    Architecture {
-        name: said("/architectures/0")
-            .or_else(|| said("/model_type"))
-            .unwrap_or_else(|| format!("{:?}", config.family)),
-        layers: config.layers,
-        hidden_size: config.hidden_size,
-        intermediate_size: config.intermediate_size,
-        heads: config.heads,
-        kv_heads: config.kv_heads,
-        head_dim: config.head_dim,
-        vocab_size: config.vocab_size,
-        max_position: config.max_position,
-        tied: config.tie_word_embeddings,
-        cache_bytes_per_token: KvType::F16.bytes_per_token(config),
+impl Findings for View {
+    fn command(&self) -> &'static str {
+        "qinspect tensors"
     }
-}
 
-/// The linear layer that a tensor belongs to, its bias aside.
-fn module_of<'a>(name: &'a str, declared: &IndexMap<String, String>) -> Option<&'a str> {
-    if name.ends_with(".bias") {
-        return None;
-    }
-    name.rmatch_indices('.').map(|(at, _)| &name[..at]).find(|module| declared.contains_key(*module))
-}
-
-fn type_totals(tensors: &[TensorInfo]) -> Vec<Total> {
-    let mut by_type: IndexMap<&str, Total> = IndexMap::new();
-    for tensor in tensors {
-        let total = by_type.entry(&tensor.dtype).or_insert_with(|| empty(&tensor.dtype));
-        total.count += 1;
-        total.elements += tensor.shape.iter().map(|&n| n as u64).product::<u64>();
-        total.bytes += tensor.bytes;
-    }
-    finish(by_type.into_values().collect())
-}
-
-/// By scheme; and the error of the first layer whose layout is not understood.
-fn scheme_totals(
-    model: &Model,
-    declared: &IndexMap<String, String>,
-    tensors: &[TensorInfo],
-) -> (Vec<Total>, Option<store::Error>) {
-    let mut by_scheme: IndexMap<&str, Total> = IndexMap::new();
-    let (mut broken, mut layers) = (None, model.layers());
-    for (module, scheme) in declared {
-        let total = by_scheme.entry(scheme).or_insert_with(|| empty(scheme));
-        total.count += 1;
-        match layers.swap_remove(module) {
-            Some(Ok(layer)) => total.elements += layer.weights() as u64,
-            // Its number of weights is not known.
-            Some(Err(e)) => broken = broken.or(Some(e)),
-            None => {}
+    fn terminal(&self, form: &Terminal, _verbose: bool) -> Result<String> {
+        let form = &text::readable(form);
+        let found = &self.found;
+        let mut parts = vec![facts(&about(found), form.width)];
+        parts.push(form.render(&if self.each { each(found)? } else { grouped(found)? }));
+        parts.push(form.render(&totals("By type in the file", "Type", "Tensors", &found.types)?));
+        parts.push(form.render(&totals("Linear layers and embedding by scheme", "Scheme", "Layers", &found.schemes)?));
+        if let Some(entries) = &found.metadata {
+            parts.push(metadata_lines(entries, form.width));
         }
+        parts.extend(notes(&found.notes, form.width));
+        Ok(paragraphs(&parts))
     }
-    for tensor in tensors {
-        if let Some(total) = tensor.scheme.as_deref().and_then(|scheme| by_scheme.get_mut(scheme)) {
-            total.bytes += tensor.bytes;
+
+    fn json(&self) -> Result<Value> {
+        Ok(serde_json::to_value(&self.found)?)
+    }
+
+    fn tables(&self, _verbose: bool) -> Result<Vec<Table>> {
+        Ok(vec![each(&self.found)?])
+    }
+
+    fn page(&self) -> Result<Page> {
+        let found = &self.found;
+        let mut sections = vec![
+            Section::new("Where the bytes are")
+                .chart(&plot("Bytes by type", &found.types), "All tensors of the files.")
+                .chart(&plot("Bytes by scheme", &found.schemes), "Linear layers and embedding, codes and scales.")
+                .table(totals("By type in the file", "Type", "Tensors", &found.types)?)
+                .table(totals("By scheme", "Scheme", "Layers", &found.schemes)?),
+            Section::new("Tensors").table(grouped(found)?),
+        ];
+        if let Some(entries) = &found.metadata {
+            sections.push(Section::new("Metadata").table(metadata_table(entries)?));
         }
-    }
-    (finish(by_scheme.into_values().collect()), broken)
-}
-
-/// Elements of what belongs to no linear layer, buffers aside.
-fn others(tensors: &[TensorInfo]) -> u64 {
-    let is_buffer = |name: &str| name.ends_with("rotary_emb.inv_freq") || name == "rope_freqs.weight";
-    let counted = tensors.iter().filter(|t| t.scheme.is_none() && !is_buffer(&t.name));
-    counted.map(|t| t.shape.iter().map(|&n| n as u64).product::<u64>()).sum()
-}
-
-fn empty(name: &str) -> Total {
-    Total { name: name.into(), count: 0, elements: 0, bytes: 0, bits: 0.0 }
-}
-
-/// The largest first.
-fn finish(mut totals: Vec<Total>) -> Vec<Total> {
-    for total in &mut totals {
-        total.bits = if total.elements == 0 { 0.0 } else { 8.0 * total.bytes as f64 / total.elements as f64 };
-    }
-    totals.sort_by_key(|total| std::cmp::Reverse(total.bytes));
-    totals
-}
-
-/// Tensors that differ in the number of their block alone.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Alike<'a> {
-    /// The name, with `*` for the block's number where there are several.
-    pub name: String,
-    /// How many there are.
-    pub count: usize,
-    /// Bytes of all.
-    pub bytes: u64,
-    /// The first of them.
-    pub first: &'a TensorInfo,
-}
-
-/// What tensors that are alike have in common: name without number, type, shape, scheme.
-type Likeness<'a> = (String, &'a str, &'a [usize], Option<&'a str>);
-
-/// The tensors in file order, those of equal type, shape and scheme in different blocks together.
-pub fn alike(tensors: &[TensorInfo]) -> Vec<Alike<'_>> {
-    let mut groups: IndexMap<Likeness<'_>, Alike<'_>> = IndexMap::new();
-    for tensor in tensors {
-        let name = without_number(&tensor.name);
-        let key = (name.clone(), tensor.dtype.as_str(), tensor.shape.as_slice(), tensor.scheme.as_deref());
-        let group = groups.entry(key).or_insert(Alike { name, count: 0, bytes: 0, first: tensor });
-        group.count += 1;
-        group.bytes += tensor.bytes;
-    }
-    let named = |group: Alike<'_>| if group.count == 1 { group.first.name.clone() } else { group.name };
-    groups.into_values().map(|group| Alike { name: named(group.clone()), ..group }).collect()
-}
-
-/// The name with `*` for its first numeric part.
-pub(crate) fn without_number(name: &str) -> String {
-    let is_number = |part: &&str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
-    match name.split('.').position(|part| is_number(&part)) {
-        Some(at) => {
-            name.split('.').enumerate().map(|(i, p)| if i == at { "*" } else { p }).collect::<Vec<_>>().join(".")
+        if !found.notes.is_empty() {
+            sections.push(found.notes.iter().cloned().fold(Section::new("Notes"), Section::prose));
         }
-        None => name.to_string(),
+        let facts = about(found).into_iter().map(|(name, value)| Fact::new(name, value)).collect();
+        Ok(Page { title: format!("What is in {}", found.model), facts, sections, ..Page::default() })
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_without_the_number_of_their_block() {
-        assert_eq!(without_number("model.layers.12.mlp.up_proj.weight"), "model.layers.*.mlp.up_proj.weight");
-        assert_eq!(without_number("model.norm.weight"), "model.norm.weight");
-        assert_eq!(without_number(""), "");
+/// One row for each tensor.
+fn each(found: &Tensors) -> Result<Table> {
+    let mut columns = columns("Tensor");
+    columns.push(Column::text("stored_name", "Stored name").machine_only());
+    columns.push(Column::text("file", "File").machine_only());
+    let mut table = Table::new("Tensors", columns);
+    for tensor in &found.tensors {
+        let mut cells = cells(&tensor.name, tensor, tensor.bytes);
+        cells.extend([Cell::text(tensor.stored_name.clone()), Cell::text(tensor.file.clone())]);
+        table.push(cells)?;
     }
+    Ok(table)
+}
 
-    #[test]
-    fn the_fixture() {
-        let path = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/tiny"));
-        let found = look(path, true).expect("opens");
-        let architecture = found.architecture.as_ref().expect("known");
-        assert_eq!((architecture.cache_bytes_per_token, architecture.tied), (1024, true));
-        assert_eq!((found.parameters, found.bytes), (1_820_352, 2 * 1_820_352));
-        let groups = alike(&found.tensors);
-        assert_eq!(groups.iter().map(|g| g.count).sum::<usize>(), found.tensors.len());
-        assert!(groups.iter().any(|g| g.name == "model.layers.*.mlp.down_proj.weight" && g.count == 4));
+fn about(found: &Tensors) -> Vec<(&'static str, String)> {
+    let mut about = vec![("Model", format!("{} ({})", found.model, found.container))];
+    if let Some(a) = &found.architecture {
+        let Architecture { layers, hidden_size, intermediate_size, heads, kv_heads, head_dim, .. } = a;
+        about.push(("Architecture", a.name.clone()));
+        about.push((
+            "Shape",
+            format!(
+                "{layers} layers, hidden {hidden_size}, mlp {intermediate_size}, heads {heads}/{kv_heads} x {head_dim}"
+            ),
+        ));
+        let tied = if a.tied { ", tied" } else { "" };
+        about.push(("Vocabulary", format!("{}{tied}", format::count(a.vocab_size as u64))));
+        about.push(("Trained for", format!("{} tokens", format::count(a.max_position as u64))));
+        about.push(("Cache", format!("{} bytes a token in f16", format::count(a.cache_bytes_per_token as u64))));
     }
+    about.push(("Parameters", format::count(found.parameters)));
+    about.push(("Tensors", format!("{}, {}", format::count(found.tensors.len() as u64), format::bytes(found.bytes))));
+    about
+}
+
+fn columns(first: &str) -> Vec<Column> {
+    vec![
+        Column::text("name", first),
+        Column::text("type", "Type"),
+        Column::number("shape", "Shape"),
+        Column::number("bytes", "Bytes"),
+        Column::text("scheme", "Scheme"),
+    ]
+}
+
+fn cells(name: &str, tensor: &TensorInfo, bytes: u64) -> Vec<Cell> {
+    let shape = tensor.shape.iter().map(usize::to_string).collect::<Vec<_>>().join(" x ");
+    vec![
+        Cell::text(name),
+        Cell::text(tensor.dtype.clone()),
+        Cell::text(shape),
+        Cell::value(format::bytes(bytes), bytes),
+        tensor.scheme.clone().map_or_else(Cell::absent, Cell::text),
+    ]
+}
+
+/// The tensors of all blocks in one row.
+fn grouped(found: &Tensors) -> Result<Table, report::Error> {
+    let mut columns = columns("Tensor");
+    columns.insert(1, Column::number("count", "Count"));
+    let mut table = Table::new("", columns);
+    for group in alike(&found.tensors) {
+        let mut cells = cells(&group.name, group.first, group.bytes);
+        cells.insert(1, Cell::value(group.count.to_string(), group.count as u64));
+        table.push(cells)?;
+    }
+    Ok(table)
+}
+
+fn totals(title: &str, first: &str, counted: &str, totals: &[Total]) -> Result<Table, report::Error> {
+    let columns = vec![
+        Column::text("name", first),
+        Column::number("count", counted),
+        Column::number("elements", "Elements"),
+        Column::number("bytes", "Bytes"),
+        Column::number("bits", "Bits\neach"),
+    ];
+    let mut table = Table::new(title, columns);
+    for total in totals {
+        table.push(vec![
+            Cell::text(total.name.clone()),
+            Cell::value(format::count(total.count as u64), total.count as u64),
+            Cell::value(format::count(total.elements), total.elements),
+            Cell::value(format::bytes(total.bytes), total.bytes),
+            Cell::value(format::fixed(total.bits, 3), total.bits),
+        ])?;
+    }
+    Ok(table)
+}
+
+fn plot(title: &str, totals: &[Total]) -> BarChart {
+    let bar = |total: &Total| Bar {
+        label: total.name.clone(),
+        value: total.bytes as f64 / f64::from(1 << 20),
+        text: format::bytes(total.bytes),
+        ..Bar::default()
+    };
+    BarChart {
+        title: title.into(),
+        axis: Axis::linear("MiB"),
+        bars: totals.iter().map(bar).collect(),
+        ..BarChart::default()
+    }
+}
+
+/// Keys and values, cut at the terminal's width.
+fn metadata_lines(entries: &[Entry], width: usize) -> String {
+    if entries.is_empty() {
+        return "The files have no metadata.".into();
+    }
+    let lines = entries.iter().map(|entry| {
+        let value = entry.shown().replace('\n', " ");
+        shortened(&format::printable(&format!("{} ({}): {value}", entry.key, entry.kind)), width)
+    });
+    format!("Metadata\n\n{}", lines.collect::<Vec<_>>().join("\n"))
+}
+
+fn metadata_table(entries: &[Entry]) -> Result<Table, report::Error> {
+    let columns = vec![Column::text("key", "Key"), Column::text("type", "Type"), Column::text("value", "Value")];
+    let mut table = Table::new("", columns);
+    for entry in entries {
+        let value = Cell::value(shortened(&entry.shown(), 400), json!(entry.value));
+        table.push(vec![Cell::text(entry.key.clone()), Cell::text(entry.kind.clone()), value])?;
+    }
+    Ok(table)
+}
+
+/// The text, or its beginning and `...`.
+pub fn shortened(text: &str, width: usize) -> String {
+    if text.chars().count() <= width {
+        return text.into();
+    }
+    let kept: String = text.chars().take(width.saturating_sub(3)).collect();
+    format!("{kept}...")
 }

@@ -1,340 +1,297 @@
-//! How a model's weights are spread, and what each scheme loses of them.
+//! `qinspect weights`.
 
-use crate::{Error, Result, place};
+use crate::args::WeightsArgs;
+use crate::memory::schemes;
+use crate::weights_page;
+use anyhow::Result;
+use cli::text::{self, facts, notes, paragraphs};
+use cli::{Findings, Outcome, output};
+use inspection::weights::{self, Matrix, Request, Weights};
+use inspection::{Error, place};
 use observe::Calibration;
-use observe::weights::{Crowded, Form, Spread, losses, spread};
-use qconvert::{Source, Values, Weight};
-use rayon::prelude::*;
-use schemes::measure::WeightError;
-use schemes::{Bits, FloatType, GgmlType, Grouping, Scheme, outlier};
-use serde::Serialize;
-use std::cmp::Reverse;
-use std::path::Path;
-use store::{Bytes, Progress, Unit};
+use progress::Progress;
+use report::format;
+use report::page::Page;
+use report::spark::{Glyphs, sparkline};
+use report::table::{Cell, Column, Table, Terminal};
+use serde_json::Value;
 
-/// The block lengths at which uniform levels are compared with those of NF4.
-pub const BLOCKS: [usize; 4] = [16, 32, 64, 128];
+/// Matrices that are listed where not all are.
+const LISTED: usize = 10;
 
-/// What is asked.
-#[derive(Debug, Clone)]
-pub struct Request {
-    /// Weights further than so many standard deviations from the mean are counted.
-    pub sigma: f64,
-    /// The schemes whose loss is measured.
-    pub schemes: Vec<Scheme>,
-    /// Activation statistics, for the outlier columns of `int8-outlier`.
-    pub calibration: Option<Calibration>,
+/// `qinspect weights`.
+pub fn run(args: &WeightsArgs, progress: &dyn Progress) -> Result<Outcome> {
+    let inputs: Vec<_> = [&args.model].into_iter().chain(&args.calibration).map(|p| p.as_path()).collect();
+    output::check(&args.output, &inputs)?;
+    let calibration = args.calibration.as_deref().map(Calibration::load).transpose().map_err(Error::from)?;
+    let schemes = match args.scheme.is_empty() || args.scheme == ["all"] {
+        true => weights::default_schemes(calibration.is_some()),
+        false => schemes(&args.scheme)?,
+    };
+    let request = Request { sigma: args.sigma, schemes, calibration };
+    let found = weights::measure(&args.model, &request, progress)?;
+    output::present(&View { found, each: args.all }, &args.output)
 }
 
-/// The loss of a scheme in one matrix.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Loss {
-    /// The scheme, or `nf4-bN` for NF4's levels in blocks of N.
-    pub scheme: String,
-    /// The relative error; none where the scheme doesn't suit the matrix.
-    pub error: Option<f64>,
+/// What was found, and whether the terminal shows each matrix.
+struct View {
+    found: Weights,
+    each: bool,
 }
 
-/// One matrix.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Matrix {
-    /// Its module.
-    pub module: String,
-    /// The block that it lies in.
-    pub block: Option<usize>,
-    /// The last part of its name.
-    pub kind: String,
-    /// Output features.
-    pub rows: usize,
-    /// Input features.
-    pub cols: usize,
-    /// Mean of |w|.
-    pub mean_abs: f64,
-    /// Standard deviation.
-    pub std: f64,
-    /// Largest |w|.
-    pub max: f64,
-    /// Largest |w| over the standard deviation.
-    pub max_over_std: f64,
-    /// Weights further than `sigma` standard deviations from the mean.
-    pub beyond: u64,
-    /// Excess kurtosis.
-    pub kurtosis: f64,
-    /// Row of the largest |w|.
-    pub max_row: usize,
-    /// Column of the largest |w|.
-    pub max_col: usize,
-    /// The row with most weights beyond `sigma`.
-    pub top_row: Option<usize>,
-    /// How many these are.
-    pub top_row_beyond: u64,
-    /// The column with most weights beyond `sigma`.
-    pub top_col: Option<usize>,
-    /// How many these are.
-    pub top_col_beyond: u64,
-    /// The losses of what is quantized by default; empty for the others.
-    pub losses: Vec<Loss>,
-}
+impl Findings for View {
+    fn command(&self) -> &'static str {
+        "qinspect weights"
+    }
 
-/// The loss of a scheme over all matrices that are quantized by default.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct SchemeLoss {
-    /// The scheme, or `nf4-bN`.
-    pub scheme: String,
-    /// Bits of a weight, codes and scales.
-    pub bpw: f64,
-    /// Mean of the matrices' relative errors.
-    pub mean: f64,
-    /// The largest of them.
-    pub worst: f64,
-    /// The module that has it.
-    pub worst_in: String,
-    /// Relative error of all weights together.
-    pub pooled: f64,
-    /// Matrices that the scheme suits.
-    pub matrices: usize,
-}
-
-/// Uniform levels and those of NF4 with blocks of one length.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Levels {
-    /// Weights in a block.
-    pub block: usize,
-    /// Bits of a weight, codes and scales.
-    pub bpw: f64,
-    /// Mean relative error of int4.
-    pub int4: f64,
-    /// Mean relative error with NF4's levels.
-    pub nf4: f64,
-}
-
-/// What was found.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Weights {
-    /// The model.
-    pub model: String,
-    /// The threshold in standard deviations.
-    pub sigma: f64,
-    /// The matrices in the model's order.
-    pub matrices: Vec<Matrix>,
-    /// The schemes, the smallest mean loss first.
-    pub schemes: Vec<SchemeLoss>,
-    /// What block length and level placement do, each by itself.
-    pub levels: Vec<Levels>,
-    /// The weights of all matrices by distance from their matrix's mean, between `histogram_edges`.
-    pub histogram: Vec<u64>,
-    /// The edges of the histogram's bins, in standard deviations of each matrix.
-    pub histogram_edges: Vec<f64>,
-    /// Things that a user should know.
-    pub notes: Vec<String>,
-}
-
-/// The schemes that are measured when none are named: one of each kind of code.
-pub fn default_schemes(calibrated: bool) -> Vec<Scheme> {
-    let mut schemes: Vec<Scheme> = Scheme::all()
-        .into_iter()
-        .filter(|s| !matches!(s, Scheme::W8A8Token | Scheme::W8A8Tensor | Scheme::W8A8Static))
-        .filter(|s| calibrated || *s != Scheme::Int8Outlier)
-        .collect();
-    schemes.push(Scheme::Ggml(GgmlType::Q8_0));
-    schemes.push(Scheme::Ggml(GgmlType::Q4_0));
-    schemes
-}
-
-/// Measures a model's matrices.
-///
-/// # Errors
-/// When the model can't be opened. A matrix with a weight that is not finite is left out, with a note.
-pub fn measure(path: &Path, request: &Request, progress: &dyn Progress) -> Result<Weights> {
-    check(request)?;
-    let model = store::open(path)?;
-    let source = Source::new(&model)?;
-    let forms = forms(&request.schemes);
-    let mut order: Vec<(usize, &Weight)> = source.weights.iter().enumerate().collect();
-    order.retain(|(_, weight)| matches!(weight.values, Values::Matrix(_)));
-    // The largest first, so that no thread ends up alone with it.
-    order.sort_by_key(|(_, weight)| Reverse(weight.count()));
-    let bytes = order.iter().map(|(_, weight)| weight.stored_bytes() as u64).sum();
-    progress.start("weights", Some(bytes), Unit::Bytes);
-    let measured: Result<Vec<(usize, Result<Measured, String>)>> = order
-        .par_iter()
-        .with_max_len(1)
-        .map(|(at, weight)| {
-            let found = match one(weight, &forms, request) {
-                Err(e @ Error::Weight { source: schemes::Error::NotFinite { .. }, .. }) => {
-                    Err(format!("{e}; the matrix is left out"))
-                }
-                other => Ok(other?),
-            };
-            weight.release();
-            progress.advance(weight.stored_bytes() as u64);
-            Ok((*at, found))
-        })
-        .collect();
-    progress.finish();
-    let mut measured = measured?;
-    measured.sort_by_key(|(at, _)| *at);
-    let (mut whole, mut notes) = (Vec::new(), source.warnings);
-    for (_, found) in measured {
-        match found {
-            Ok(found) => whole.push(found),
-            Err(note) => notes.push(note),
+    fn terminal(&self, form: &Terminal, _verbose: bool) -> Result<String> {
+        let form = &text::readable(form);
+        let found = &self.found;
+        let weights: usize = found.matrices.iter().map(|m| m.rows * m.cols).sum();
+        let about = [
+            ("Model", found.model.clone()),
+            ("Matrices", format!("{}, {} weights", found.matrices.len(), format::count(weights as u64))),
+        ];
+        let mut parts = vec![facts(&about, form.width), form.render(&kinds(found, form.glyphs)?)];
+        let mut extreme: Vec<&Matrix> = found.matrices.iter().collect();
+        if self.each {
+            parts.push(form.render(&matrices("Each matrix", found, &extreme)?));
+        } else {
+            extreme.sort_by(|a, b| b.max_over_std.total_cmp(&a.max_over_std));
+            extreme.truncate(LISTED);
+            let title = format!("The {} matrices with the largest max/std (all of them: --all)", extreme.len());
+            parts.push(form.render(&matrices(&title, found, &extreme)?));
         }
+        parts.push(form.render(&losses(found)?));
+        parts.push(form.render(&levels(found)?));
+        parts.extend(notes(&found.notes, form.width));
+        Ok(paragraphs(&parts))
     }
-    Ok(summary(path, request, &forms, whole, notes))
-}
 
-fn check(request: &Request) -> Result<()> {
-    if !(request.sigma.is_finite() && request.sigma > 0.0) {
-        return Err(Error::Request("--sigma takes a number above 0".into()));
+    fn json(&self) -> Result<Value> {
+        Ok(serde_json::to_value(&self.found)?)
     }
-    if request.calibration.is_none() && request.schemes.contains(&Scheme::Int8Outlier) {
-        let what = "int8-outlier needs activation statistics: give --calibration FILE (qinspect activations --save)";
-        return Err(Error::Request(what.into()));
-    }
-    Ok(())
-}
 
-/// The schemes, and what tells block length from level placement, each once.
-fn forms(schemes: &[Scheme]) -> Vec<Form> {
-    let mut forms: Vec<Form> = Vec::new();
-    let all = schemes.iter().map(|&scheme| Form::Scheme(scheme)).chain(BLOCKS.into_iter().flat_map(level_forms));
-    for form in all {
-        if !forms.contains(&form) {
-            forms.push(form);
+    fn tables(&self, _verbose: bool) -> Result<Vec<Table>> {
+        let all: Vec<&Matrix> = self.found.matrices.iter().collect();
+        let mut table = matrices("Each matrix", &self.found, &all)?;
+        let schemes = self.found.matrices.iter().find(|m| !m.losses.is_empty()).map_or(&[][..], |m| &m.losses);
+        table.columns.extend(schemes.iter().map(|loss| Column::number(format!("error:{}", loss.scheme), "")));
+        for (row, matrix) in table.rows.iter_mut().zip(&self.found.matrices) {
+            let error = |at: usize| matrix.losses.get(at).and_then(|loss| loss.error);
+            row.extend((0..schemes.len()).map(|at| error(at).map_or_else(Cell::absent, |e| number(e, 4))));
         }
+        Ok(vec![table])
     }
-    forms
-}
 
-/// int4 and NF4 with blocks of one length.
-fn level_forms(block: usize) -> [Form; 2] {
-    let nf4 = match block {
-        schemes::nf4::BLOCK => Form::Scheme(Scheme::Nf4 { double_quant: false }),
-        other => Form::Nf4Block(other),
-    };
-    [Form::Scheme(Scheme::Int(Bits::Four, Grouping::Group(block))), nf4]
-}
-
-/// A matrix with its losses as sums.
-struct Measured {
-    matrix: Matrix,
-    histogram: Vec<u64>,
-    losses: Vec<Option<WeightError>>,
-    bits: Vec<f64>,
-}
-
-fn one(weight: &Weight, forms: &[Form], request: &Request) -> Result<Measured> {
-    let Values::Matrix(matrix) = &weight.values else {
-        return Err(Error::Model(format!("{}: no matrix", weight.name)));
-    };
-    let named = |source| Error::Weight { weight: weight.name.clone(), source };
-    let found = spread(matrix, request.sigma).map_err(named)?;
-    let columns = outlier_columns(weight, matrix, request)?;
-    let (mut sums, mut bits) = (Vec::new(), Vec::new());
-    if weight.is_block_projection() {
-        sums = losses(matrix, forms, columns.as_deref()).map_err(named)?;
-        let outliers = columns.map_or(0, |c| c.len());
-        bits = forms.iter().map(|form| total_bits(*form, found.rows, found.cols, outliers)).collect();
-    }
-    let each = forms.iter().zip(&sums);
-    let losses = each.map(|(form, sum)| Loss { scheme: form.to_string(), error: sum.map(|s| s.relative()) }).collect();
-    let described = describe(weight.module(), &found, losses);
-    Ok(Measured { matrix: described, histogram: found.histogram, losses: sums, bits })
-}
-
-fn outlier_columns(weight: &Weight, matrix: &schemes::Matrix<Bytes>, request: &Request) -> Result<Option<Vec<u32>>> {
-    let Some(stats) = request.calibration.as_ref().and_then(|c| c.module(weight.module())) else { return Ok(None) };
-    if stats.len() != matrix.cols() {
-        return Err(Error::Request(format!("{}: the calibration is of another model", weight.module())));
-    }
-    Ok(Some(outlier::outlier_columns(stats, outlier::THRESHOLD)))
-}
-
-fn total_bits(form: Form, rows: usize, cols: usize, outlier_columns: usize) -> f64 {
-    match form {
-        Form::Scheme(scheme) => scheme.total_bits(rows, cols, outlier_columns, FloatType::F16),
-        Form::Nf4Block(n) => 4.0 * (rows * cols) as f64 + 16.0 * (rows * cols).div_ceil(n) as f64,
+    fn page(&self) -> Result<Page> {
+        Ok(weights_page::page(&self.found)?)
     }
 }
 
-fn describe(module: &str, found: &Spread, losses: Vec<Loss>) -> Matrix {
-    let index = |crowded: Option<Crowded>| crowded.map(|c| c.index);
-    let beyond = |crowded: Option<Crowded>| crowded.map_or(0, |c| c.beyond);
-    Matrix {
-        module: module.into(),
-        block: place::block(module),
-        kind: place::kind(module).into(),
-        rows: found.rows,
-        cols: found.cols,
-        mean_abs: found.mean_abs,
-        std: found.std,
-        max: found.max,
-        max_over_std: found.max_over_std(),
-        beyond: found.beyond,
-        kurtosis: found.kurtosis,
-        max_row: found.max_at.0,
-        max_col: found.max_at.1,
-        top_row: index(found.top_row),
-        top_row_beyond: beyond(found.top_row),
-        top_col: index(found.top_col),
-        top_col_beyond: beyond(found.top_col),
-        losses,
+fn number(value: f64, digits: usize) -> Cell {
+    Cell::value(format::significant(value, digits), value)
+}
+
+fn count(value: u64) -> Cell {
+    Cell::value(format::count(value), value)
+}
+
+/// What the matrices of each kind have in common.
+fn kinds(found: &Weights, glyphs: Glyphs) -> Result<Table, report::Error> {
+    let columns = vec![
+        Column::text("kind", "Kind"),
+        Column::number("count", "Count"),
+        Column::number("std", "std\nmedian"),
+        Column::number("max_over_std", "max/std\nlargest"),
+        Column::number("block", "in\nblock"),
+        Column::number("beyond", format!("beyond\n{} sigma", found.sigma)),
+        Column::number("kurtosis", "excess kurt.\nmedian"),
+        Column::text("by_block", "max/std by block"),
+    ];
+    let mut table = Table::new("By kind", columns);
+    for kind in place::kinds(found.matrices.iter().map(|m| m.module.as_str())) {
+        let members: Vec<&Matrix> = found.matrices.iter().filter(|m| m.kind == kind).collect();
+        let Some(worst) = members.iter().max_by(|a, b| a.max_over_std.total_cmp(&b.max_over_std)) else { continue };
+        let ratios: Vec<f64> = members.iter().map(|m| m.max_over_std).collect();
+        table.push(vec![
+            Cell::text(kind),
+            count(members.len() as u64),
+            number(median(members.iter().map(|m| m.std)), 3),
+            number(worst.max_over_std, 3),
+            worst.block.map_or_else(Cell::absent, |b| count(b as u64)),
+            count(members.iter().map(|m| m.beyond).sum()),
+            number(median(members.iter().map(|m| m.kurtosis)), 3),
+            Cell::text(if members.len() > 1 { sparkline(&narrowed(&ratios, 30), glyphs) } else { String::new() }),
+        ])?;
+    }
+    Ok(table)
+}
+
+/// At most `width` values: the largest of each run.
+pub fn narrowed(values: &[f64], width: usize) -> Vec<f64> {
+    let run = values.len().div_ceil(width.max(1)).max(1);
+    values.chunks(run).map(|part| part.iter().copied().fold(f64::NEG_INFINITY, f64::max)).collect()
+}
+
+/// The median; the mean of both in the middle.
+pub fn median(values: impl Iterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    match values.len() {
+        0 => f64::NAN,
+        n => (values[(n - 1) / 2] + values[n / 2]) / 2.0,
     }
 }
 
-fn summary(path: &Path, request: &Request, forms: &[Form], measured: Vec<Measured>, notes: Vec<String>) -> Weights {
-    let by_form: Vec<Option<SchemeLoss>> = (0..forms.len()).map(|at| scheme_loss(forms[at], at, &measured)).collect();
-    let mean = |form: Form| {
-        let at = forms.iter().position(|f| *f == form)?;
-        by_form[at].as_ref().map(|loss| (loss.bpw, loss.mean))
-    };
-    let levels = BLOCKS.into_iter().filter_map(|block| {
-        let [int4, nf4] = level_forms(block).map(mean);
-        let ((bpw, int4), (_, nf4)) = (int4?, nf4?);
-        Some(Levels { block, bpw, int4, nf4 })
+/// Some matrices, one a row.
+fn matrices(title: &str, found: &Weights, which: &[&Matrix]) -> Result<Table, report::Error> {
+    let columns = vec![
+        Column::text("module", "Matrix"),
+        Column::number("mean_abs", "mean |w|"),
+        Column::number("std", "std"),
+        Column::number("max", "max"),
+        Column::number("max_over_std", "max/std"),
+        Column::number("beyond", format!("beyond\n{} sigma", found.sigma)),
+        Column::number("kurtosis", "excess\nkurtosis"),
+        Column::number("max_row", "max in\nrow"),
+        Column::number("max_col", "max in\ncolumn"),
+        Column::number("top_row", "").machine_only(),
+        Column::number("top_row_beyond", "").machine_only(),
+        Column::number("top_col", "").machine_only(),
+        Column::number("top_col_beyond", "").machine_only(),
+        Column::number("rows", "").machine_only(),
+        Column::number("cols", "").machine_only(),
+    ];
+    let mut table = Table::new(title, columns);
+    let index = |i: Option<usize>| i.map_or_else(Cell::absent, |i| Cell::value(i.to_string(), i as u64));
+    for m in which {
+        table.push(vec![
+            Cell::value(place::short(&m.module), m.module.clone()),
+            number(m.mean_abs, 4),
+            number(m.std, 4),
+            number(m.max, 4),
+            number(m.max_over_std, 3),
+            count(m.beyond),
+            number(m.kurtosis, 3),
+            index(Some(m.max_row)),
+            index(Some(m.max_col)),
+            index(m.top_row),
+            count(m.top_row_beyond),
+            index(m.top_col),
+            count(m.top_col_beyond),
+            index(Some(m.rows)),
+            index(Some(m.cols)),
+        ])?;
+    }
+    table.note(crowded(which, found.sigma));
+    table.notes.retain(|note| !note.is_empty());
+    Ok(table)
+}
+
+/// Which row or column has most of the outliers, where one has many.
+fn crowded(which: &[&Matrix], sigma: f64) -> String {
+    let lines = which.iter().filter_map(|m| {
+        let share = |n: u64| n as f64 / m.beyond.max(1) as f64;
+        let (line, at, n) = if m.top_col_beyond > m.top_row_beyond {
+            ("column", m.top_col?, m.top_col_beyond)
+        } else {
+            ("row", m.top_row?, m.top_row_beyond)
+        };
+        let tells = m.beyond >= 20 && share(n) >= 0.25;
+        tells.then(|| format!("{} {line} {at} ({})", place::short(&m.module), format::percent(share(n), 0)))
     });
-    let levels = levels.collect();
-    let asked = |form: &Form| matches!(form, Form::Scheme(scheme) if request.schemes.contains(scheme));
-    let mut schemes: Vec<SchemeLoss> =
-        forms.iter().zip(&by_form).filter(|(form, _)| asked(form)).filter_map(|(_, loss)| loss.clone()).collect();
-    schemes.sort_by(|a, b| a.mean.total_cmp(&b.mean));
-    let histogram_edges = Spread::edges();
-    let mut histogram = vec![0; histogram_edges.len() - 1];
-    for found in &measured {
-        histogram.iter_mut().zip(&found.histogram).for_each(|(sum, n)| *sum += n);
+    let lines: Vec<String> = lines.take(4).collect();
+    if lines.is_empty() {
+        return String::new();
     }
-    Weights {
-        model: path.display().to_string(),
-        sigma: request.sigma,
-        matrices: measured.into_iter().map(|found| found.matrix).collect(),
-        schemes,
-        levels,
-        histogram,
-        histogram_edges,
-        notes,
-    }
+    format!("A large part of the weights beyond {sigma} sigma lies in one line: {}.", lines.join(", "))
 }
 
-/// A scheme's loss over all matrices that it suits; none when there are none.
-fn scheme_loss(form: Form, at: usize, measured: &[Measured]) -> Option<SchemeLoss> {
-    let (mut pooled, mut bits, mut weights) = (WeightError::default(), 0.0, 0usize);
-    let mut errors: Vec<(f64, &str)> = Vec::new();
-    for found in measured {
-        let Some(loss) = found.losses.get(at).copied().flatten() else { continue };
-        pooled.merge(&loss);
-        bits += found.bits[at];
-        weights += found.matrix.rows * found.matrix.cols;
-        errors.push((loss.relative(), &found.matrix.module));
+/// The schemes by what they lose.
+pub fn losses(found: &Weights) -> Result<Table, report::Error> {
+    let columns = vec![
+        Column::text("scheme", "Scheme"),
+        Column::number("bpw", "bpw"),
+        Column::number("mean", "Mean"),
+        Column::number("worst", "Worst"),
+        Column::text("worst_in", "in"),
+        Column::number("pooled", "Pooled"),
+    ];
+    let count = found.schemes.iter().map(|s| s.matrices).max().unwrap_or(0);
+    let mut table = Table::new(format!("Relative error |W - decoded| / |W| over {count} matrices"), columns);
+    for loss in &found.schemes {
+        let error = |e: f64| Cell::value(format::fixed(e, 5), e);
+        let missing = if loss.matrices < count { format!(" ({} matrices)", loss.matrices) } else { String::new() };
+        table.push(vec![
+            Cell::value(format!("{}{missing}", loss.scheme), loss.scheme.clone()),
+            Cell::value(format::fixed(loss.bpw, 3), loss.bpw),
+            error(loss.mean),
+            error(loss.worst),
+            Cell::value(place::short(&loss.worst_in), loss.worst_in.clone()),
+            error(loss.pooled),
+        ])?;
     }
-    let worst = errors.iter().copied().max_by(|a, b| a.0.total_cmp(&b.0))?;
-    Some(SchemeLoss {
-        scheme: form.to_string(),
-        bpw: bits / weights.max(1) as f64,
-        mean: errors.iter().map(|(error, _)| error).sum::<f64>() / errors.len() as f64,
-        worst: worst.0,
-        worst_in: worst.1.into(),
-        pooled: pooled.relative(),
-        matrices: errors.len(),
-    })
+    table
+        .note("w8a8-* lose of the weights what int8-row loses. Types on whose grid a source already lies look better.");
+    Ok(table)
+}
+
+/// What block length does, and what level placement does.
+pub fn levels(found: &Weights) -> Result<Table, report::Error> {
+    let columns = vec![
+        Column::number("block", "Block"),
+        Column::number("bpw", "bpw"),
+        Column::number("int4", "int4\n15 even levels"),
+        Column::number("nf4", "nf4\n16 normal levels"),
+        Column::number("change", "Change by\nthe levels"),
+    ];
+    let mut table = Table::new("Block length and level placement: mean relative error", columns);
+    for row in &found.levels {
+        let change = row.nf4 / row.int4 - 1.0;
+        table.push(vec![
+            Cell::value(row.block.to_string(), row.block as u64),
+            Cell::value(format::fixed(row.bpw, 3), row.bpw),
+            Cell::value(format::fixed(row.int4, 5), row.int4),
+            Cell::value(format::fixed(row.nf4, 5), row.nf4),
+            Cell::value(format::signed_percent(change, 1), change),
+        ])?;
+    }
+    if let Some(sentence) = two_causes(found) {
+        table.note(sentence);
+    }
+    Ok(table)
+}
+
+/// The gain of nf4 over int4-g128, taken apart.
+fn two_causes(found: &Weights) -> Option<String> {
+    let at = |block: usize| found.levels.iter().find(|l| l.block == block);
+    let (long, short) = (at(128)?, at(64)?);
+    let change = |from: f64, to: f64| format::signed_percent(to / from - 1.0, 1);
+    let same = found.levels.iter().filter(|l| l.int4 <= short.nf4).max_by_key(|l| l.block);
+    let needs = match same {
+        Some(l) => format!("int4 gets there with blocks of {} ({} bpw)", l.block, format::fixed(l.bpw, 2)),
+        None => "int4 does not get there with blocks of 16".into(),
+    };
+    Some(format!(
+        "From int4-g128 to nf4 (blocks of 64) the error changes by {}: {} by the shorter block, and {} of what is left \
+         by the levels. {needs}.",
+        change(long.int4, short.nf4),
+        change(long.int4, short.int4),
+        change(short.int4, short.nf4),
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::*;
+
+    #[test]
+    fn medians_and_narrowed_values() {
+        assert_eq!(median([3.0, 1.0, 2.0].into_iter()), 2.0);
+        assert_eq!(median([4.0, 1.0].into_iter()), 2.5);
+        assert!(median(std::iter::empty()).is_nan());
+        assert_eq!(narrowed(&[1.0, 5.0, 2.0, 3.0, 4.0], 3), [5.0, 3.0, 4.0]);
+        assert_eq!(narrowed(&[1.0], 32), [1.0]);
+    }
 }

@@ -99,24 +99,24 @@ fn activations_of_a_model() {
 }
 
 /// Converts the fixture.
-fn convert(scheme: &str, to: qconvert::Target, destination: &std::path::Path) {
+fn convert(scheme: &str, to: conversion::Target, destination: &std::path::Path) {
     let model = store::open(FIXTURE.as_ref()).expect("opens");
-    let source = qconvert::Source::new(&model).expect("whole");
+    let source = conversion::Source::new(&model).expect("whole");
     let scheme = scheme.parse().expect("a scheme");
-    let job = qconvert::Job {
+    let job = conversion::Job {
         scheme,
-        settings: qconvert::Settings::new(to),
+        settings: conversion::Settings::new(to),
         destination: destination.into(),
         existing: Default::default(),
     };
-    qconvert::convert(&source, &[job], &store::Silent).expect("converts");
+    conversion::convert(&source, &[job], &progress::Silent).expect("converts");
 }
 
 #[test]
 fn tensors_checks_the_shapes_of_packed_layers() {
     let dir = tempfile::tempdir().expect("a folder");
     let folder = dir.path().join("artifact");
-    convert("int4-g64", qconvert::Target::Safetensors, &folder);
+    convert("int4-g64", conversion::Target::Safetensors, &folder);
     let config = folder.join("config.json");
     let whole = std::fs::read_to_string(&config).expect("reads");
     let note = |from: &str, to: &str| {
@@ -135,8 +135,8 @@ fn tensors_checks_the_shapes_of_packed_layers() {
 fn differences_of_a_model_and_its_artifact() {
     let dir = tempfile::tempdir().expect("a folder");
     let (folder, gguf) = (dir.path().join("artifact"), dir.path().join("artifact.gguf"));
-    convert("int4-g64", qconvert::Target::Safetensors, &folder);
-    convert("int4-g64", qconvert::Target::Gguf, &gguf);
+    convert("int4-g64", conversion::Target::Safetensors, &folder);
+    convert("int4-g64", conversion::Target::Gguf, &gguf);
     let (folder, gguf) = (folder.to_str().expect("plain"), gguf.to_str().expect("plain"));
     let shown = view(&["diff", FIXTURE, folder]).replace(folder, "artifact");
     // What conversion writes beside the weights is not this program's.
@@ -166,16 +166,16 @@ fn saved_statistics_are_what_conversion_takes() {
     let calibration = observe::Calibration::load(saved.as_ref()).expect("its own format");
     assert_eq!(calibration.module("model.layers.0.mlp.down_proj").map(<[f32]>::len), Some(512));
     let model = store::open(FIXTURE.as_ref()).expect("opens");
-    let source = qconvert::Source::new(&model).expect("whole");
-    let mut settings = qconvert::Settings::new(qconvert::Target::Safetensors);
+    let source = conversion::Source::new(&model).expect("whole");
+    let mut settings = conversion::Settings::new(conversion::Target::Safetensors);
     settings.calibration = Some(calibration);
-    let job = qconvert::Job {
+    let job = conversion::Job {
         scheme: schemes::Scheme::Int8Outlier,
         settings,
         destination: at("out").into(),
         existing: Default::default(),
     };
-    qconvert::convert(&source, &[job], &store::Silent).expect("converts");
+    conversion::convert(&source, &[job], &progress::Silent).expect("converts");
     let weights = json(&["weights", FIXTURE, "--scheme", "int8-outlier,int8-row", "--calibration", &saved]);
     assert_eq!(weights["schemes"].as_array().map(Vec::len), Some(2));
     refuses(&["activations", FIXTURE, "--save", &at("x"), "--html", &at("x")], 2, "two outputs");
@@ -201,12 +201,12 @@ fn sensitivity_of_blocks_and_a_recipe() {
 
     // What was written is a recipe of that size.
     let text = std::fs::read_to_string(&recipe).expect("written");
-    let parsed = qconvert::Recipe::parse("mixed.toml", &text).expect("a recipe");
+    let parsed = conversion::Recipe::parse("mixed.toml", &text).expect("a recipe");
     let model = store::open(FIXTURE.as_ref()).expect("opens");
-    let source = qconvert::Source::new(&model).expect("whole");
-    let mut settings = qconvert::Settings::new(qconvert::Target::Safetensors);
+    let source = conversion::Source::new(&model).expect("whole");
+    let mut settings = conversion::Settings::new(conversion::Target::Safetensors);
     let default = parsed.default.expect("named");
-    settings.rules = qconvert::Rules::new(&[], &[], Some(parsed)).expect("compiles");
+    settings.rules = conversion::Rules::new(&[], &[], Some(parsed)).expect("compiles");
     let plan = source.plan(default, &settings, &Default::default()).expect("fits");
     assert_eq!(plan.label, "int4-g64+int8-row");
     let bits = plan.bits_per_weight(&source).map(|(nominal, _)| nominal);

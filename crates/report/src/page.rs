@@ -2,7 +2,6 @@
 
 use minijinja::{AutoEscape, Environment, UndefinedBehavior, context};
 use serde::Serialize;
-use store::output::provenance::PAGE_GENERATOR;
 
 use crate::Error;
 use crate::chart::{self, Chart};
@@ -29,6 +28,8 @@ pub struct Page {
     pub footnotes: Vec<String>,
     /// The last line, such as which program made the page; may be empty.
     pub colophon: String,
+    /// The value of `<meta name="generator">`, by which a program knows its own pages.
+    pub generator: String,
 }
 
 /// A fact in a page's header.
@@ -130,7 +131,7 @@ impl Page {
         environment.add_template("page.html", TEMPLATE)?;
         let style = format!("{}{STYLE}", chart::stylesheet());
         let page = self.view();
-        Ok(environment.get_template("page.html")?.render(context! { page, style, generator => PAGE_GENERATOR })?)
+        Ok(environment.get_template("page.html")?.render(context! { page, style, generator => &self.generator })?)
     }
 
     /// Writes [`Page::render`].

@@ -14,7 +14,6 @@ mod json;
 mod layouts;
 mod model;
 pub mod output;
-mod progress;
 pub mod safetensors;
 #[cfg(test)]
 mod testing;
@@ -28,5 +27,4 @@ pub use error::{Error, Result};
 pub use json::parse_json;
 pub use layouts::{Description, Layout};
 pub use model::{Container, Linear, Model, SideFile, Tensor, combined_blake3, open};
-pub use progress::{Progress, Silent, Unit};
 pub use text::{Bos, Cut, Encoded, TextTokenizer, TrainedOn};

@@ -20,8 +20,6 @@ mod scatter;
 mod svg;
 mod timeline;
 
-use store::output::provenance::PLOT_MARK;
-
 pub use axis::{Axis, Scale};
 pub use bars::{Bar, BarChart};
 pub use frame::Guide;
@@ -60,17 +58,18 @@ pub fn stylesheet() -> String {
     format!("{PALETTE}{STYLE}")
 }
 
-/// A drawn plot with its stylesheet inside, fit to be a file of its own.
+/// A drawn plot as a file of its own: with its stylesheet inside, and `mark`, an XML comment by which a program knows its
+/// own plots.
 ///
 /// ```
 /// use report::chart::{self, Chart as _, LinePlot};
-/// let svg = chart::standalone(&LinePlot::default().draw(chart::WIDE));
+/// let svg = chart::standalone(&LinePlot::default().draw(chart::WIDE), "<!-- made by hand -->");
 /// assert!(svg.contains("<style>"));
 /// ```
 #[must_use]
-pub fn standalone(svg: &str) -> String {
+pub fn standalone(svg: &str, mark: &str) -> String {
     match svg.split_once('>') {
-        Some((open, rest)) => format!("{open}>{PLOT_MARK}<style>{}</style>{rest}", stylesheet()),
+        Some((open, rest)) => format!("{open}>{mark}<style>{}</style>{rest}", stylesheet()),
         None => svg.to_owned(),
     }
 }

@@ -1,0 +1,32 @@
+//! Everything that the four programs share.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`program`] | `main` of a program: arguments, progress bars, result, exit code |
+//! | [`exit`] | exit codes, and the one list of errors that are wrong usage |
+//! | [`device`] | `--device`, `--dtype` |
+//! | [`output`] | `--json`, `--markdown`, `--csv`, `--html`, `--overwrite`: the [`Findings`] of a command in each form |
+//! | [`bars`] | progress bars on standard error |
+//! | [`interrupt`] | Ctrl-C, SIGTERM and SIGHUP |
+//! | [`text`] | paragraphs and lists of facts for a terminal |
+//! | [`man`] | shell completions and man pages |
+//!
+//! A program's own crate holds its options and, for each command, a function that calls the libraries and returns an
+//! [`Outcome`]. This crate knows every library's errors; no library knows this crate.
+
+pub mod bars;
+pub mod device;
+pub mod exit;
+pub mod interrupt;
+pub mod man;
+pub mod output;
+mod overwrite;
+pub mod program;
+pub mod text;
+
+pub use bars::Bars;
+pub use device::{ComputeArgs, DeviceArgs};
+pub use exit::{Outcome, Usage};
+pub use output::{Findings, OutputArgs};
+pub use overwrite::OverwriteArgs;
+pub use program::{run, say};

@@ -1,0 +1,26 @@
+//! `qdistill plant-outliers`.
+
+use distillation::outliers;
+use std::path::PathBuf;
+
+/// What to plant where.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The model: a Llama in F16 that `pretrain` wrote.
+    model: PathBuf,
+    /// The folder to write.
+    #[arg(short, long, value_name = "DIR")]
+    output: PathBuf,
+    /// Which channels are chosen.
+    #[arg(long, default_value_t = 0, value_name = "S")]
+    seed: u64,
+    /// Whether an existing folder is replaced.
+    #[command(flatten)]
+    overwrite: cli::OverwriteArgs,
+}
+
+/// Runs it; returns the result's text.
+pub fn run(args: &Args) -> anyhow::Result<String> {
+    outliers::plant(&args.model, &args.output, args.overwrite.existing(), &outliers::Plan::default(), args.seed)?;
+    Ok(format!("{}: written\n", args.output.display()))
+}

@@ -1,0 +1,197 @@
+//! Groups of options that several commands of qeval share.
+
+use clap::{Args, ValueEnum};
+use cli::ComputeArgs;
+use runtime::{KvType, Math};
+use scoring::load::Compute;
+use scoring::verdict::Margin;
+use scoring::{Bos, Protocol, Style};
+use std::path::PathBuf;
+
+/// Whose arithmetic, and where.
+#[derive(Debug, Args)]
+pub struct EngineArgs {
+    /// Round activations as another engine does, to see what it will really give.
+    #[arg(long, value_enum, default_value_t = EngineMath::Exact, value_name = "ENGINE")]
+    pub engine_math: EngineMath,
+    /// Where.
+    #[command(flatten)]
+    pub compute: ComputeArgs,
+}
+
+impl EngineArgs {
+    /// The same for models, whose keys and values go through a cache of type `kv`, if any.
+    pub fn compute(&self, kv: Option<KvType>) -> anyhow::Result<Compute> {
+        let ComputeArgs { place, dtype } = &self.compute;
+        Ok(Compute::on(&place.device, dtype, self.engine_math.math(), kv)?)
+    }
+}
+
+/// Texts and windows.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Text")]
+pub struct TextArgs {
+    /// A text to score (repeatable: each has its own column); by default prose that is built in.
+    #[arg(long, value_name = "FILE")]
+    pub corpus: Vec<PathBuf>,
+    /// Use only the first N tokens of each text.
+    #[arg(long, value_name = "N")]
+    pub tokens: Option<usize>,
+    /// Positions of a window.
+    #[arg(long, default_value_t = 512, value_name = "N")]
+    pub ctx: usize,
+    /// Tokens from one window to the next; by default windows don't overlap.
+    #[arg(long, value_name = "N")]
+    pub stride: Option<usize>,
+    /// Begin every window and prompt with BOS: where the tokenizer adds one, always, or never.
+    #[arg(long, value_enum, default_value_t = BosArg::Auto)]
+    pub bos: BosArg,
+    /// Which tokens of a window are scored: all that have a predecessor, or as llama-perplexity.
+    #[arg(long, value_enum, default_value_t = ProtocolArg::Default)]
+    pub protocol: ProtocolArg,
+    /// Send keys and values through a cache of this type, of artifacts only; by default scores need none.
+    #[arg(long, value_enum, value_name = "TYPE")]
+    pub kv: Option<KvArg>,
+    /// Whose arithmetic, and where.
+    #[command(flatten)]
+    pub engine: EngineArgs,
+}
+
+impl TextArgs {
+    /// Where and how models compute.
+    pub fn compute(&self) -> anyhow::Result<Compute> {
+        self.engine.compute(self.kv.map(KvArg::ty))
+    }
+
+    /// How texts become windows.
+    pub fn protocol(&self) -> Protocol {
+        Protocol {
+            style: match self.protocol {
+                ProtocolArg::Default => Style::Plain,
+                ProtocolArg::LlamaCpp => Style::LlamaCpp,
+            },
+            ctx: self.ctx,
+            stride: self.stride,
+            bos: match self.bos {
+                BosArg::Auto => Bos::Auto,
+                BosArg::Always => Bos::Always,
+                BosArg::Never => Bos::Never,
+            },
+            tokens: self.tokens,
+        }
+    }
+}
+
+/// What else is measured.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Measures")]
+pub struct MeasureArgs {
+    /// Questions: '16' or 'facts' (built in), 'none', or a JSON lines file (./16 for one of that name).
+    #[arg(long, default_value = "16", value_name = "NAME|FILE")]
+    pub battery: String,
+    /// Multiple-choice items to score by log-likelihood: a JSON lines file.
+    #[arg(long, value_name = "FILE")]
+    pub choices: Option<PathBuf>,
+    /// Don't measure speed.
+    #[arg(long)]
+    pub no_speed: bool,
+    /// Difference from the reference's perplexity that is accepted, in percent. The verdict says whether an artifact
+    /// is shown to lie within it, in perplexity and in mean KL (ln(1 + margin) nats).
+    #[arg(long, default_value_t = Margin::default(), value_name = "PERCENT")]
+    pub margin: Margin,
+    /// Seed of the bootstrap.
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    pub seed: u64,
+}
+
+/// `--bos`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum BosArg {
+    /// Where the tokenizer adds one.
+    Auto,
+    /// Always.
+    Always,
+    /// Never.
+    Never,
+}
+
+/// `--engine-math`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum EngineMath {
+    /// As the scheme says, and otherwise not at all.
+    Exact,
+    /// 8 bits in ggml's blocks for quantized layers, F16 or BF16 for layers of that type.
+    #[value(name = "llama.cpp")]
+    LlamaCpp,
+    /// INT8 by token at absmax/127.5 where the scheme quantizes activations.
+    CompressedTensors,
+    /// LLM.int8 with outlier columns found at run time, for bitsandbytes int8 layers.
+    Bitsandbytes,
+}
+
+impl EngineMath {
+    /// For the runtime.
+    pub fn math(self) -> Math {
+        match self {
+            EngineMath::Exact => Math::Exact,
+            EngineMath::LlamaCpp => Math::LlamaCpp,
+            EngineMath::CompressedTensors => Math::CompressedTensors,
+            EngineMath::Bitsandbytes => Math::Bitsandbytes,
+        }
+    }
+
+    /// Its name on the command line.
+    pub fn name(self) -> String {
+        self.to_possible_value().map_or_else(String::new, |value| value.get_name().into())
+    }
+
+    /// What a reader must know, if anything.
+    pub fn note(self) -> Option<String> {
+        let how = match self {
+            EngineMath::Exact => return None,
+            EngineMath::LlamaCpp => {
+                "llama.cpp rounds them: 8 bits in blocks of 32 or 256, F16 or BF16 layers to that type"
+            }
+            EngineMath::CompressedTensors => "compressed-tensors rounds them: INT8 by token, scale absmax/127.5",
+            EngineMath::Bitsandbytes => {
+                "bitsandbytes rounds them: INT8 by token beside outlier columns found at run time"
+            }
+        };
+        Some(format!("activations, the reference's too, are rounded as {how} (--engine-math)"))
+    }
+}
+
+/// `--kv`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum KvArg {
+    /// In f16.
+    F16,
+    /// In 8-bit codes, with an f16 scale for each token and head.
+    Int8,
+}
+
+impl KvArg {
+    /// For the runtime.
+    pub fn ty(self) -> KvType {
+        match self {
+            KvArg::F16 => KvType::F16,
+            KvArg::Int8 => KvType::Int8,
+        }
+    }
+
+    /// What a reader must know.
+    pub fn note(self) -> String {
+        let ty = self.ty();
+        format!("keys and values go through an {ty} cache, those of a comparison's reference excepted (--kv)")
+    }
+}
+
+/// `--protocol`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum ProtocolArg {
+    /// Every token that has a predecessor in its window.
+    Default,
+    /// The second half of disjoint chunks, as llama-perplexity.
+    #[value(name = "llama.cpp")]
+    LlamaCpp,
+}

@@ -1,0 +1,86 @@
+//! The command line of qeval: its commands, and examples of each.
+
+use crate::bench::BenchArgs;
+use crate::compare::CompareArgs;
+use crate::generate::GenerateArgs;
+use crate::logits::LogitsArgs;
+use crate::perplexity::PerplexityArgs;
+use crate::schedule::ScheduleArgs;
+use crate::selftest::SelfTestArgs;
+use crate::speculate::SpeculateArgs;
+use crate::sweep::SweepArgs;
+use clap::{Parser, Subcommand};
+
+/// Score quantized models against the checkpoint that they were made from.
+///
+/// Size, perplexity with intervals, KL divergence, a battery of facts, token agreement and
+/// speed, of any number of artifacts against one reference, in one table.
+#[derive(Debug, Parser)]
+#[command(name = "qeval", version, after_help = EXAMPLES)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+const EXAMPLES: &str = "Examples:
+  qeval sweep
+  qeval sweep models/smollm2 --html smollm2.html
+  qeval compare --reference models/smollm2 a.gguf b.gguf --corpus book.txt --tokens 2048
+  qeval perplexity model.gguf --protocol llama.cpp
+  qeval generate model.gguf --prompt 'The capital of France is' --max-tokens 20
+  qeval bench models/smollm2 a.gguf --html bench.html
+  qeval speculate --target models/smollm2 --draft a.gguf --gamma 1..8
+  qeval schedule --slots 8 --html schedule.html
+
+Exit codes: 0 all went well; 1 something failed, or a row of the table is marked as failed (the others stand); 2 wrong
+usage.";
+
+/// What qeval does.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Compare artifacts with the checkpoint that they were made from.
+    Compare(CompareArgs),
+    /// Convert a model into every scheme and compare them all.
+    Sweep(SweepArgs),
+    /// The perplexity of one model.
+    Perplexity(PerplexityArgs),
+    /// Continue a prompt, to see what a scheme does to a model.
+    Generate(GenerateArgs),
+    /// What serving costs: prefill, decoding, cache, batches, beside the machine's ceilings.
+    Bench(BenchArgs),
+    /// Speculative decoding: a draft proposes, the target decides.
+    Speculate(SpeculateArgs),
+    /// Static against continuous batching, over a trace of requests.
+    Schedule(ScheduleArgs),
+    /// Write the logits of one sequence of tokens, to compare with another engine's.
+    Logits(LogitsArgs),
+    /// Whether a device computes what the CPU does: kernels, products, models in every scheme.
+    Selftest(SelfTestArgs),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+    use std::path::PathBuf;
+
+    #[test]
+    fn the_definition_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn json_never_takes_an_artifact_for_its_file() {
+        let parse = |args: &[&str]| Cli::try_parse_from(["qeval", "compare", "--reference", "r"].iter().chain(args));
+        let Command::Compare(args) = parse(&["--json", "a.gguf", "b.gguf"]).expect("valid").command else {
+            panic!("compare")
+        };
+        assert_eq!((args.artifacts.len(), args.output.prints_json()), (2, true));
+        let Command::Compare(args) = parse(&["--json=out.json", "a.gguf"]).expect("valid").command else {
+            panic!("compare")
+        };
+        assert_eq!(args.output.json, Some(Some(PathBuf::from("out.json"))));
+        assert!(parse(&[]).is_err(), "no artifacts");
+    }
+}

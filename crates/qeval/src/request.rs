@@ -1,0 +1,58 @@
+//! What `compare`, `sweep` and `perplexity` score: texts, questions, protocol.
+
+use crate::args::{KvArg, MeasureArgs, TextArgs};
+use crate::builtin;
+use anyhow::{Result, bail};
+use cli::Usage;
+use scoring::compare::Request;
+use scoring::load::Compute;
+use scoring::{Corpus, choices};
+use std::path::Path;
+
+/// What a reader must know of how it was computed.
+pub fn notes(args: &TextArgs, compute: &Compute) -> Vec<String> {
+    let (math, cache) = (args.engine.engine_math.note(), args.kv.map(KvArg::note));
+    compute.note().into_iter().chain(math).chain(cache).collect()
+}
+
+/// The files that texts and questions come from.
+pub fn texts<'a>(text: &'a TextArgs, measure: &'a MeasureArgs) -> Vec<&'a Path> {
+    let questions = Some(Path::new(&measure.battery)).filter(|file| file.exists());
+    text.corpus.iter().chain(&measure.choices).map(|p| p.as_path()).chain(questions).collect()
+}
+
+/// What the arguments ask for.
+pub fn request(text: &TextArgs, measure: &MeasureArgs) -> Result<Request> {
+    let protocol = text.protocol();
+    protocol.check()?;
+    let choices = match &measure.choices {
+        Some(path) => Some(choices::parse(path, &builtin::read(path)?)?),
+        None => None,
+    };
+    Ok(Request {
+        protocol,
+        corpora: corpora(text)?,
+        battery: builtin::battery(&measure.battery)?,
+        choices,
+        speed: !measure.no_speed,
+        seed: measure.seed,
+        margin: measure.margin,
+    })
+}
+
+pub fn corpora(args: &TextArgs) -> Result<Vec<Corpus>> {
+    if args.corpus.is_empty() {
+        return Ok(vec![builtin::prose()]);
+    }
+    let mut corpora: Vec<Corpus> = Vec::with_capacity(args.corpus.len());
+    for path in &args.corpus {
+        let file = path.file_name().map_or_else(|| path.to_string_lossy(), |n| n.to_string_lossy()).into_owned();
+        let is_taken = |name: &str| corpora.iter().any(|c| c.name == name);
+        let name = if is_taken(&file) { path.display().to_string() } else { file };
+        if is_taken(&name) {
+            bail!(Usage(format!("--corpus {name} is given twice")));
+        }
+        corpora.push(Corpus { name, text: builtin::read(path)? });
+    }
+    Ok(corpora)
+}

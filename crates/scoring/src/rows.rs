@@ -1,0 +1,184 @@
+//! What a comparison comes to: the structures behind every table, and the JSON.
+//!
+//! A value that was not measured is `null`; so is one that is not a finite number. Intervals are
+//! arrays of two. [`Comparison::version`] rises when a field is renamed, removed or changes its
+//! meaning; fields may be added.
+
+use crate::stats::Interval;
+use crate::verdict::{Because, Evidence, Margin, Verdict};
+use crate::windows::Protocol;
+use crate::{agreement, battery, choices, size};
+use serde::Serialize;
+
+/// Version of the JSON.
+pub const VERSION: u32 = 3;
+
+/// Any number of artifacts against one reference.
+#[derive(Debug, Clone, Serialize)]
+pub struct Comparison {
+    /// Version of this structure.
+    pub version: u32,
+    /// The reference.
+    pub reference: String,
+    /// How texts become windows.
+    pub protocol: Protocol,
+    /// The scored texts, in the order of each row's `corpora`.
+    pub corpora: Vec<CorpusInfo>,
+    /// The battery that was asked.
+    pub battery: Option<String>,
+    /// Multiple-choice items that were scored.
+    pub choices: Option<usize>,
+    /// Whether speed was measured.
+    pub speed: bool,
+    /// Seed of the bootstrap.
+    pub seed: u64,
+    /// The difference that is accepted.
+    pub margin: Margin,
+    /// Path of the smallest artifact that is shown to lie within the margin.
+    pub smallest_within_margin: Option<String>,
+    /// How intervals and verdicts come about, in sentences.
+    pub methods: Vec<String>,
+    /// What a reader should know of the models.
+    pub notes: Vec<String>,
+    /// The reference, then the artifacts in the order given.
+    pub rows: Vec<Row>,
+}
+
+/// A scored text.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct CorpusInfo {
+    /// Its name.
+    pub name: String,
+    /// The rule of its windows in a sentence.
+    pub rule: String,
+    /// Tokens that were scored.
+    pub tokens_scored: usize,
+    /// Bytes of these tokens.
+    pub bytes_scored: usize,
+}
+
+/// A value with its interval.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Measured {
+    /// The value.
+    pub value: f64,
+    /// Its 95% interval.
+    pub ci95: Option<Interval>,
+}
+
+/// Perplexity against the reference's.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Change {
+    /// Perplexity over the reference's.
+    pub ratio: f64,
+    /// Its paired 95% interval.
+    pub ci95: Option<Interval>,
+}
+
+/// KL(reference || artifact) in nats, over the entries of the vocabulary that both have.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Kl {
+    /// Mean over tokens.
+    pub mean: f64,
+    /// The mean's 95% interval.
+    pub ci95: Option<Interval>,
+    /// Median over tokens.
+    pub median: f64,
+    /// 99th percentile over tokens.
+    pub p99: f64,
+}
+
+/// Scores on one text.
+#[derive(Debug, Clone, PartialEq, Default, Serialize)]
+pub struct TextScores {
+    /// exp(mean loss); none where tokenizers differ.
+    pub perplexity: Option<Measured>,
+    /// Against the reference; none for itself.
+    pub change: Option<Change>,
+    /// Total loss in bits over the bytes of the scored tokens.
+    pub bits_per_byte: Option<f64>,
+    /// Its 95% interval.
+    pub bits_per_byte_ci95: Option<Interval>,
+    /// Divergence from the reference; none for itself.
+    pub kl: Option<Kl>,
+    /// Share of positions with the same most likely token as the reference.
+    pub same_top1: Option<f64>,
+    /// That share's 95% interval.
+    pub same_top1_ci95: Option<Interval>,
+    /// The divergence of each token, for plots.
+    #[serde(skip)]
+    pub divergences: Vec<f64>,
+}
+
+impl TextScores {
+    /// The evidence for a verdict, from `tokens` scored tokens; none without comparable scores.
+    pub fn evidence(&self, tokens: usize) -> Option<Evidence> {
+        let (change, kl) = (self.change?, self.kl?);
+        Some(Evidence { ratio: change.ratio, ratio_ci95: change.ci95, kl: kl.mean, kl_ci95: kl.ci95, tokens })
+    }
+}
+
+/// One model.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct Row {
+    /// What tables call it: its scheme, and where that says too little, its file.
+    pub label: String,
+    /// Its scheme; none where it couldn't be opened.
+    pub scheme: Option<String>,
+    /// Its path.
+    pub artifact: String,
+    /// Whether it is the reference.
+    pub is_reference: bool,
+    /// What kept this model from being scored, or scored in full.
+    pub error: Option<String>,
+    /// The verdict, by the first text.
+    pub verdict: Verdict,
+    /// What decided, where the verdict leaves that open.
+    pub verdict_because: Option<Because>,
+    /// Of an inconclusive row, about how many tokens would settle it; none where no reasonable
+    /// number would.
+    pub tokens_to_settle: Option<u64>,
+    /// Scores on the first text.
+    #[serde(flatten)]
+    pub scores: TextScores,
+    /// Scores on every text.
+    pub corpora: Vec<TextScores>,
+    /// Token agreement with the reference; none for itself.
+    pub agreement: Option<agreement::Score>,
+    /// The battery.
+    pub battery: Option<battery::Score>,
+    /// Multiple choice.
+    pub choices: Option<choices::Score>,
+    /// The scheme's bits per quantized weight.
+    pub bpw: Option<f64>,
+    /// Bits on disk per weight of the whole model.
+    pub file_bpw: Option<f64>,
+    /// Bytes of the weight files.
+    pub size_bytes: Option<u64>,
+    /// Weights in all.
+    pub parameters: Option<u64>,
+    /// Bytes of weights in memory.
+    pub resident_bytes: Option<u64>,
+    /// Relative error of the weights; none for the reference.
+    pub weight_error: Option<size::Errors>,
+    /// Why the weights can't be compared with the reference's.
+    pub weights_not_comparable: Option<String>,
+    /// Tokens per second of one pass over a window, the median of several.
+    pub prefill_tokens_per_s: Option<f64>,
+    /// The slowest and the fastest of these passes.
+    pub prefill_range: Option<Interval>,
+    /// Tokens per second of greedy decoding, the median of several runs.
+    pub decode_tokens_per_s: Option<f64>,
+    /// The slowest and the fastest of these runs.
+    pub decode_range: Option<Interval>,
+    /// Why it can't be compared token by token.
+    pub not_comparable: Option<String>,
+    /// Texts of this comparison that the model was trained on here.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub trained_on: Vec<String>,
+}
+
+/// The smallest artifact, by the bytes of its weight files, that is shown to lie within the margin.
+pub fn smallest_within(rows: &[Row]) -> Option<&Row> {
+    rows.iter().filter(|row| row.verdict.is_within()).min_by_key(|row| row.size_bytes.unwrap_or(u64::MAX))
+}
