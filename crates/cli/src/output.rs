@@ -127,8 +127,7 @@ pub fn present(found: &dyn Findings, args: &OutputArgs) -> Result<Outcome> {
         write_file(path, Form::Report, existing, json_text(found)?.as_bytes())?;
     }
     if let Some(path) = &args.html {
-        let colophon = format!("Made by {}.", tool(found.command()));
-        let page = Page { colophon, generator: PAGE_GENERATOR.into(), ..found.page()? };
+        let page = signed(found.page()?, found.command());
         write_file(path, Form::Page, existing, page.render()?.as_bytes())?;
     }
     let text = match args {
@@ -140,6 +139,11 @@ pub fn present(found: &dyn Findings, args: &OutputArgs) -> Result<Outcome> {
         _ => found.terminal(&report::stdout_form(), args.verbose)?,
     };
     Ok(Outcome { text, problems: found.problems(), error: None })
+}
+
+/// The page with the name of the program that made it, and the mark by which [`store::output`] knows the project's pages.
+fn signed(page: Page, command: &str) -> Page {
+    Page { colophon: format!("Made by {}.", tool(command)), generator: PAGE_GENERATOR.into(), ..page }
 }
 
 /// Name and version of the program in `command` (`qeval compare`), as results and pages carry them. All programs have the
@@ -229,5 +233,18 @@ mod tests {
             "{{\n  \"tool\": \"{tool}\",\n  \"version\": 3,\n  \"command\": \"compare\",\n  \"rows\": []\n}}\n"
         );
         assert_eq!(text, expected);
+    }
+
+    #[test]
+    fn a_page_is_known_as_one_of_ours() {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        let says = |text: &str| {
+            std::fs::write(file.path(), text).expect("written");
+            check_file::<&Path>(file.path(), Form::Page, Existing::Overwrite, &[]).map_err(|e| e.to_string())
+        };
+        let page = signed(Page::default(), "qeval compare");
+        assert_eq!(says(&page.render().expect("the template is right")), Ok(()));
+        assert_eq!(says(""), Ok(()));
+        assert!(says("<!DOCTYPE html>\n<title>My thesis</title>").expect_err("foreign").contains("not replaced"));
     }
 }

@@ -66,7 +66,7 @@ proptest! {
 
         let cut = Cut { tokens, ctx: Cut::CTX, bos: Bos::Auto };
         let inspected = sequences(&cut, &encoder, &Text { name: "t".into(), text: text.clone() }).expect("sequences");
-        let calibrated = qconvert::calibration_sequences(&model, &text, tokens).expect("sequences");
+        let calibrated = conversion::calibration_sequences(&model, &text, tokens).expect("sequences");
         prop_assert_eq!(&inspected, &calibrated, "qinspect and qconvert");
         let flat: Vec<u32> = calibrated.iter().flat_map(|s| &s[usize::from(bos.is_some())..]).copied().collect();
         prop_assert_eq!(&flat[..], &ids[..tokens.min(ids.len())]);

@@ -270,7 +270,7 @@ pub struct DiffArgs {
 
 #[cfg(test)]
 mod tests {
-    use crate::*;
+    use super::*;
     use clap::CommandFactory;
 
     #[test]

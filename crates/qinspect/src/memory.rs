@@ -227,7 +227,7 @@ fn pair(f16: Option<u64>, int8: Option<u64>) -> Cell {
 
 #[cfg(test)]
 mod tests {
-    use crate::*;
+    use super::*;
 
     #[test]
     fn the_view_of_13_billion_parameters() {
@@ -239,10 +239,11 @@ mod tests {
         };
         let cache = CacheShape { layers: 40, kv_heads: 40, head_dim: 128 };
         let memory = memory::of_parameters(13_000_000_000, cache, &request).expect("sensible");
-        let view = memory.terminal(&Terminal { width: 100, ..Terminal::default() }).expect("drawn");
+        let memory = View(memory);
+        let view = memory.terminal(&Terminal { width: 100, ..Terminal::default() }, false).expect("drawn");
         assert!(view.lines().all(|line| line.chars().count() <= 100));
         insta::assert_snapshot!(view);
         assert!(memory.page().expect("laid out").render().expect("rendered").contains("<svg"));
-        assert_eq!(memory.table().expect("fits").rows.len(), 13 * 4);
+        assert_eq!(memory.tables(false).expect("fits")[0].rows.len(), 13 * 4);
     }
 }

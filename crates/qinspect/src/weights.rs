@@ -284,7 +284,7 @@ fn two_causes(found: &Weights) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use crate::*;
+    use super::*;
 
     #[test]
     fn medians_and_narrowed_values() {

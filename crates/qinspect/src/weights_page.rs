@@ -132,7 +132,7 @@ fn by_block(found: &Weights) -> LinePlot {
 
 #[cfg(test)]
 mod tests {
-    use crate::*;
+    use super::*;
 
     #[test]
     fn the_normal_distribution_beyond_a_threshold() {

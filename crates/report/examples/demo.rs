@@ -73,6 +73,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             "Paired block bootstrap, 2,000 resamples of blocks of 64 tokens.".to_owned(),
         ],
         colophon: "Made by the report crate's example; the numbers are made up.".to_owned(),
+        generator: String::new(),
     };
     page.write(&mut File::create(path)?)?;
     Ok(())

@@ -270,6 +270,7 @@ proptest! {
             }],
             footnotes: vec![more],
             colophon: words,
+            generator: String::new(),
         };
         let html = page.render().map_err(|error| TestCaseError::fail(error.to_string()))?;
         prop_assert_eq!(check(&html), Ok(()), "{}", html);

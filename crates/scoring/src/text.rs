@@ -58,7 +58,7 @@ impl Encoder {
     /// # Errors
     /// [`Error::Tokenizer`].
     pub fn decode(&self, ids: &[u32]) -> Result<String> {
-        self.tokenizer().decode(ids, true).map_err(|e| self.refused(&e))
+        self.text.decode(ids).map_err(|e| self.refused(&e))
     }
 
     fn refused(&self, e: &tokenizers::Error) -> Error {

@@ -43,6 +43,23 @@ fn a_folder_opens_with_what_travels_along() {
 }
 
 #[test]
+fn a_tokenizer_that_its_crate_panics_on_is_malformed() {
+    let dir = folder(&config(), &[embedding()], &[("format", "pt")]);
+    let refused = |json: &str| {
+        fs::write(dir.path().join("tokenizer.json"), json).expect("write");
+        open(dir.path()).expect("a model").text_tokenizer().expect_err("refused").to_string()
+    };
+    for json in [
+        r#"{"decoder": "ByteLevel"}"#,
+        r#"{"decoder": {"type": "ByteLevel", "add_prefix_space": tr"#,
+        "{\"decoder\": {\"type\": \"Byte\u{1}Level\"}}",
+        r#"{"model": {"type": "BPE", "vocab": {"a": 4294967295}, "merges": [["a", "a"]]}}"#,
+    ] {
+        assert!(refused(json).contains("tokenizer.json"), "{json}: {}", refused(json));
+    }
+}
+
+#[test]
 fn a_bare_file_carries_its_files_in_the_metadata() {
     let dir = tempfile::tempdir().expect("temp dir");
     let path = dir.path().join("small.safetensors");

@@ -14,6 +14,7 @@ mod json;
 mod layouts;
 mod model;
 pub mod output;
+mod panics;
 pub mod safetensors;
 #[cfg(test)]
 mod testing;

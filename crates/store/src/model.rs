@@ -1,5 +1,6 @@
 //! A model opened from any container, its tensors under Hugging Face names.
 
+use crate::panics::caught;
 use crate::{
     Bytes, Config, DType, Description, Error, Family, Result, RopeScaling, TextTokenizer, config, gguf, hf,
     json::shown, layouts, parse_json, safetensors, unused::ROPE_FREQS,
@@ -247,7 +248,8 @@ impl Model {
             };
             return Err(Error::unsupported(&self.path, what));
         };
-        tokenizers::Tokenizer::from_bytes(json).map_err(|e| Error::malformed(self.beside(name), shown(&e.to_string())))
+        let parsed = caught(|| tokenizers::Tokenizer::from_bytes(json).map_err(|e| e.to_string()));
+        parsed.and_then(|tokenizer| tokenizer).map_err(|e| Error::malformed(self.beside(name), shown(&e)))
     }
 
     /// The tokenizer, set up for running text.

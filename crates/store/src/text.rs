@@ -8,6 +8,7 @@
 //! | BOS | [`Bos`]: where the post-processor adds one, unless asked otherwise |
 //! | other tokens that the post-processor adds | never added |
 
+use crate::panics::caught;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use tokenizers::Tokenizer;
@@ -51,8 +52,8 @@ impl TextTokenizer {
         // A stored tokenizer may ask for truncation or padding to a training length.
         let _ = tokenizer.with_truncation(None);
         tokenizer.with_padding(None);
-        let with = tokenizer.encode("a", true)?;
-        let without = tokenizer.encode("a", false)?;
+        let with = guarded(|| tokenizer.encode("a", true))?;
+        let without = guarded(|| tokenizer.encode("a", false))?;
         let (with, without) = (with.get_ids(), without.get_ids());
         let bos = with.first().copied().filter(|_| with.len() > without.len() && with.first() != without.first());
         Ok(TextTokenizer { tokenizer, bos })
@@ -84,7 +85,7 @@ impl TextTokenizer {
     /// # Errors
     /// The tokenizer's.
     pub fn encode(&self, text: &str) -> tokenizers::Result<Vec<u32>> {
-        Ok(self.tokenizer.encode_fast(text, false)?.get_ids().to_vec())
+        Ok(guarded(|| self.tokenizer.encode_fast(text, false))?.get_ids().to_vec())
     }
 
     /// Tokens of a text, without BOS, and where they end.
@@ -92,7 +93,7 @@ impl TextTokenizer {
     /// # Errors
     /// The tokenizer's.
     pub fn encode_with_ends(&self, text: &str) -> tokenizers::Result<Encoded> {
-        let encoding = self.tokenizer.encode(text, false)?;
+        let encoding = guarded(|| self.tokenizer.encode(text, false))?;
         let mut end = 0;
         let ends = encoding.get_offsets().iter().map(|o| {
             end = end.max(o.1);
@@ -108,7 +109,15 @@ impl TextTokenizer {
     pub fn marked(&self, text: &str) -> tokenizers::Result<Vec<u32>> {
         let mut tokenizer = self.tokenizer.clone();
         tokenizer.set_encode_special_tokens(false);
-        Ok(tokenizer.encode_fast(text, false)?.get_ids().to_vec())
+        Ok(guarded(|| tokenizer.encode_fast(text, false))?.get_ids().to_vec())
+    }
+
+    /// The text of tokens, without special ones.
+    ///
+    /// # Errors
+    /// The tokenizer's.
+    pub fn decode(&self, ids: &[u32]) -> tokenizers::Result<String> {
+        guarded(|| self.tokenizer.decode(ids, true))
     }
 
     /// Tokens by id, without those that only pad the vocabulary.
@@ -134,6 +143,11 @@ impl TextTokenizer {
         hasher.update(format!("{}\0{:?}", self.merges().unwrap_or_default(), self.bos).as_bytes());
         hasher.finalize().to_hex().to_string()
     }
+}
+
+/// Runs a call of the tokenizers crate, whose panic on a damaged tokenizer becomes an error.
+fn guarded<T>(call: impl FnOnce() -> tokenizers::Result<T>) -> tokenizers::Result<T> {
+    caught(call).map_err(tokenizers::Error::from).and_then(|result| result)
 }
 
 /// How much of a text runs through a model, and in which sequences: for calibration and for observing.
