@@ -2,16 +2,23 @@
 //!
 //! Libraries report through [`Progress`]; [`Bars`] draws what they report.
 
-use std::io::IsTerminal as _;
-use std::sync::{PoisonError, RwLock};
-use std::time::Duration;
-
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
-
 use progress::{Progress, Unit};
 use report::format;
+use std::io::{IsTerminal as _, Write as _};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::thread;
+use std::time::{Duration, Instant};
 
-/// One progress bar after another, drawn while standard error is a terminal.
+/// Time between two lines where standard error is no terminal.
+const INTERVAL: Duration = Duration::from_secs(15);
+
+/// The bar that is drawn now.
+type Current = Arc<RwLock<Option<ProgressBar>>>;
+
+/// One progress bar after another on a terminal; elsewhere a line every 15 seconds that says what runs and how much of it
+/// is left.
 ///
 /// It may be shared between threads: [`advance`](Self::advance) takes `&self`.
 /// A bar that is dropped or followed by another without
@@ -19,39 +26,46 @@ use report::format;
 #[derive(Debug)]
 pub struct Bars {
     target: Target,
-    current: RwLock<Option<ProgressBar>>,
+    current: Current,
+    /// Ends the thread that writes lines, when it is dropped.
+    _lines: Option<Sender<()>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Target {
-    Stderr,
+    Terminal,
+    /// Bars are counted, not drawn.
     Hidden,
 }
 
 impl Bars {
-    /// Bars on standard error if it is a terminal, otherwise none.
+    /// Bars where standard error is a terminal, otherwise lines, which begin with `program`.
     #[must_use]
-    pub fn new() -> Self {
-        let target = if std::io::stderr().is_terminal() { Target::Stderr } else { Target::Hidden };
-        Self { target, current: RwLock::new(None) }
+    pub fn new(program: &'static str) -> Self {
+        let current = Current::default();
+        if std::io::stderr().is_terminal() {
+            return Self { target: Target::Terminal, current, _lines: None };
+        }
+        let lines = write_lines(program, Arc::clone(&current));
+        Self { target: Target::Hidden, current, _lines: Some(lines) }
     }
 
     /// Never draws, as for `--quiet`.
     #[must_use]
     pub fn hidden() -> Self {
-        Self { target: Target::Hidden, current: RwLock::new(None) }
+        Self { target: Target::Hidden, current: Current::default(), _lines: None }
     }
 
-    /// Whether anything is drawn.
+    /// Whether bars are drawn.
     #[must_use]
     pub fn is_visible(&self) -> bool {
-        self.target == Target::Stderr
+        self.target == Target::Terminal
     }
 
     /// Begins a new bar; without a total it shows the count and the rate only.
     pub fn start(&self, what: &str, total: Option<u64>, unit: Unit) {
         let target = match self.target {
-            Target::Stderr => ProgressDrawTarget::stderr(),
+            Target::Terminal => ProgressDrawTarget::stderr(),
             Target::Hidden => ProgressDrawTarget::hidden(),
         };
         let bar = drawn_bar(what, total, unit, target);
@@ -99,16 +113,41 @@ impl Bars {
     }
 }
 
-impl Default for Bars {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 impl Drop for Bars {
     fn drop(&mut self) {
         self.finish();
     }
+}
+
+/// Starts a thread that writes a line on standard error every [`INTERVAL`], until the sender is dropped.
+fn write_lines(program: &'static str, current: Current) -> Sender<()> {
+    let (sender, stopped) = channel();
+    let started = Instant::now();
+    thread::spawn(move || {
+        while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(INTERVAL) {
+            let line = {
+                let bar = current.read().unwrap_or_else(PoisonError::into_inner);
+                line(bar.as_ref(), started.elapsed())
+            };
+            // A log that can't be written is no reason to stop the work.
+            let _ = writeln!(std::io::stderr(), "{program}: {line}");
+        }
+    });
+    sender
+}
+
+/// The state of a bar in words: `perplexity: 25% (512 of 2,048), 45 s left`. Between two bars, the time since the start.
+fn line(bar: Option<&ProgressBar>, since_start: Duration) -> String {
+    let Some(bar) = bar else { return format!("running for {}", format::duration(since_start.as_secs_f64())) };
+    let (name, done) = (bar.prefix(), bar.position());
+    let Some(total) = bar.length().filter(|&total| total > 0) else {
+        return format!("{name}: {} done", format::count(done));
+    };
+    let share = done as f64 / total as f64;
+    let left = if done == 0 { Duration::ZERO } else { bar.elapsed().mul_f64((1.0 - share).max(0.0) / share) };
+    let parts = [time_left(left), bar.message()];
+    let more: String = parts.iter().filter(|part| !part.is_empty()).map(|part| format!(", {part}")).collect();
+    format!("{name}: {} ({} of {}){more}", format::percent(share, 0), format::count(done), format::count(total))
 }
 
 fn drawn_bar(what: &str, total: Option<u64>, unit: Unit, target: ProgressDrawTarget) -> ProgressBar {
@@ -273,5 +312,18 @@ mod tests {
         assert_eq!(rate(f64::NAN, Unit::Items), "");
         assert_eq!(time_left(Duration::from_secs(75)), "1 min 15 s left");
         assert_eq!(time_left(Duration::from_secs(u64::MAX)), "");
+    }
+
+    #[test]
+    fn a_line_says_what_runs_and_what_is_left() {
+        let bar = drawn_bar("perplexity", Some(2048), Unit::Tokens, ProgressDrawTarget::hidden())
+            .with_elapsed(Duration::from_secs(30));
+        bar.set_position(512);
+        assert_eq!(line(Some(&bar), Duration::ZERO), "perplexity: 25% (512 of 2,048), 1 min 30 s left");
+        bar.set_message("int8-row");
+        assert!(line(Some(&bar), Duration::ZERO).ends_with(" left, int8-row"));
+        assert_eq!(line(None, Duration::from_secs(75)), "running for 1 min 15 s");
+        let open = drawn_bar("reading", None, Unit::Items, ProgressDrawTarget::hidden());
+        assert_eq!(line(Some(&open), Duration::ZERO), "reading: 0 done");
     }
 }

@@ -1,4 +1,4 @@
-//! Exit codes: 0 success, 1 failure, 2 wrong usage.
+//! Exit codes: 0 success, 1 failure, 2 wrong usage, 3 a result that fails a gate (`qeval compare --fail-if`).
 
 use std::process::ExitCode;
 
@@ -14,6 +14,8 @@ pub struct Outcome {
     pub text: String,
     /// Lines for standard error, such as rows that failed. Any line makes the exit code 1.
     pub problems: Vec<String>,
+    /// Lines on gates that a result fails. Any line makes the exit code 3, where nothing else went wrong.
+    pub failed_gates: Vec<String>,
     /// Error that the command found after it had made its text (a dry run's obstacle). It decides the exit code.
     pub error: Option<anyhow::Error>,
 }

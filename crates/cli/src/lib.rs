@@ -8,6 +8,7 @@
 //! | [`output`] | `--json`, `--markdown`, `--csv`, `--html`, `--overwrite`: the [`Findings`] of a command in each form |
 //! | [`bars`] | progress bars on standard error |
 //! | [`interrupt`] | Ctrl-C, SIGTERM and SIGHUP |
+//! | [`CommonArgs`] | `--quiet`, `--color`, `--threads` |
 //! | [`text`] | paragraphs and lists of facts for a terminal |
 //! | [`man`] | shell completions and man pages |
 //!
@@ -15,6 +16,7 @@
 //! [`Outcome`]. This crate knows every library's errors; no library knows this crate.
 
 pub mod bars;
+mod common;
 pub mod device;
 pub mod exit;
 pub mod interrupt;
@@ -22,9 +24,11 @@ pub mod man;
 pub mod output;
 mod overwrite;
 pub mod program;
+pub mod size;
 pub mod text;
 
 pub use bars::Bars;
+pub use common::{CommonArgs, HasCommon};
 pub use device::{ComputeArgs, DeviceArgs};
 pub use exit::{Outcome, Usage};
 pub use output::{Findings, OutputArgs};

@@ -138,7 +138,7 @@ pub fn present(found: &dyn Findings, args: &OutputArgs) -> Result<Outcome> {
         args if args.csv => csv(&found.tables(args.verbose)?),
         _ => found.terminal(&report::stdout_form(), args.verbose)?,
     };
-    Ok(Outcome { text, problems: found.problems(), error: None })
+    Ok(Outcome { text, problems: found.problems(), ..Outcome::default() })
 }
 
 /// The page with the name of the program that made it, and the mark by which [`store::output`] knows the project's pages.

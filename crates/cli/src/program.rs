@@ -2,7 +2,7 @@
 
 use crate::bars::Bars;
 use crate::exit::{Outcome, code};
-use crate::{interrupt, man};
+use crate::{HasCommon, interrupt, man};
 use anyhow::Result;
 use clap::Parser;
 use std::io::{self, Write};
@@ -11,7 +11,7 @@ use std::process::ExitCode;
 /// Runs a program: reads its arguments as `C`, calls `command`, prints the outcome, and returns the exit code.
 ///
 /// `name` is the program's name, which begins every line on standard error.
-pub fn run<C: Parser>(name: &'static str, command: impl FnOnce(&C, &Bars) -> Result<Outcome>) -> ExitCode {
+pub fn run<C: Parser + HasCommon>(name: &'static str, command: impl FnOnce(&C, &Bars) -> Result<Outcome>) -> ExitCode {
     interrupt::tidy_when_interrupted(name);
     if let Some(code) = man::answer::<C>(name) {
         return code;
@@ -20,7 +20,11 @@ pub fn run<C: Parser>(name: &'static str, command: impl FnOnce(&C, &Bars) -> Res
         Ok(arguments) => arguments,
         Err(code) => return code,
     };
-    let bars = Bars::new();
+    let common = arguments.common();
+    let bars = if common.quiet { Bars::hidden() } else { Bars::new(name) };
+    if let Err(e) = common.apply() {
+        return fail(name, &e);
+    }
     // An instruction set that QEVAL_ISA asks for in vain is said before any work.
     let outcome = runtime::instruction_set().map_err(Into::into).and_then(|_| command(&arguments, &bars));
     bars.finish();
@@ -40,13 +44,14 @@ fn print(name: &str, outcome: Outcome) -> ExitCode {
     if let Err(e) = print_result(&outcome.text) {
         return fail(name, &anyhow::Error::from(e).context("cannot print the result"));
     }
-    for problem in &outcome.problems {
-        say(name, problem);
+    for line in outcome.problems.iter().chain(&outcome.failed_gates) {
+        say(name, line);
     }
     match outcome.error {
         Some(e) => fail(name, &e),
-        None if outcome.problems.is_empty() => ExitCode::SUCCESS,
-        None => ExitCode::FAILURE,
+        None if !outcome.problems.is_empty() => ExitCode::FAILURE,
+        None if !outcome.failed_gates.is_empty() => ExitCode::from(3),
+        None => ExitCode::SUCCESS,
     }
 }
 

@@ -77,7 +77,7 @@ pub struct Args {
     /// Tensors of a file, such as 2GB or 500MiB; larger models are split. Headers come on top, and a larger
     /// tensor has a file of its own. The parts of a GGUF model lie in the folder that -o names, under
     /// the names that llama.cpp knows.
-    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    #[arg(long, value_name = "SIZE", value_parser = cli::size::parse)]
     pub max_shard_size: Option<u64>,
 
     /// Do all that the conversion does but write: show what would be written, or what doesn't fit and why.
@@ -106,6 +106,16 @@ pub struct Args {
     /// Where the calibration text is run; with --verify, a GPU also decodes every weight as it would run it.
     #[command(flatten)]
     pub compute: cli::ComputeArgs,
+
+    /// Options of every program.
+    #[command(flatten)]
+    pub common: cli::CommonArgs,
+}
+
+impl cli::HasCommon for Args {
+    fn common(&self) -> &cli::CommonArgs {
+        &self.common
+    }
 }
 
 const EXAMPLES: &str = "Examples:
@@ -137,32 +147,4 @@ pub enum OnOverflow {
 fn parse_float(text: &str) -> Result<FloatType, String> {
     let types = [FloatType::F16, FloatType::BF16, FloatType::F32];
     types.into_iter().find(|ty| ty.to_string() == text).ok_or_else(|| "give f16, bf16 or f32".into())
-}
-
-fn parse_size(text: &str) -> Result<u64, String> {
-    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let unit: u64 = match &text[digits.len()..] {
-        "" | "B" => 1,
-        "KB" => 1_000,
-        "MB" => 1_000_000,
-        "GB" => 1_000_000_000,
-        "KiB" => 1 << 10,
-        "MiB" => 1 << 20,
-        "GiB" => 1 << 30,
-        other => return Err(format!("unknown unit '{other}'; use KB, MB, GB, KiB, MiB or GiB")),
-    };
-    let number: u64 = digits.parse().map_err(|_| format!("'{digits}' is not a whole number"))?;
-    number.checked_mul(unit).filter(|n| *n > 0).ok_or_else(|| "the size is zero or too large".to_string())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn sizes() {
-        assert_eq!(parse_size("2GB"), Ok(2_000_000_000));
-        assert_eq!(parse_size("500MiB"), Ok(500 << 20));
-        assert!(parse_size("0").is_err() && parse_size("12XB").is_err() && parse_size("99999999999GB").is_err());
-    }
 }

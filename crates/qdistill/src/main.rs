@@ -10,7 +10,7 @@ mod train;
 
 use candle_core::Device;
 use clap::{Parser, Subcommand};
-use cli::{DeviceArgs, OverwriteArgs};
+use cli::{CommonArgs, DeviceArgs, HasCommon, OverwriteArgs};
 use distillation::soft::check_temperature;
 use runtime::{ComputeType, Options};
 use std::process::ExitCode;
@@ -22,6 +22,15 @@ use store::output::{Begin, Existing};
 struct Cli {
     #[command(subcommand)]
     command: Command,
+    /// Options of every command.
+    #[command(flatten)]
+    common: CommonArgs,
+}
+
+impl HasCommon for Cli {
+    fn common(&self) -> &CommonArgs {
+        &self.common
+    }
 }
 
 #[derive(Debug, Subcommand)]

@@ -10,6 +10,7 @@ use crate::selftest::SelfTestArgs;
 use crate::speculate::SpeculateArgs;
 use crate::sweep::SweepArgs;
 use clap::{Parser, Subcommand};
+use cli::{CommonArgs, HasCommon};
 
 /// Score quantized models against the checkpoint that they were made from.
 ///
@@ -21,6 +22,15 @@ pub struct Cli {
     /// What to do.
     #[command(subcommand)]
     pub command: Command,
+    /// Options of every command.
+    #[command(flatten)]
+    pub common: CommonArgs,
+}
+
+impl HasCommon for Cli {
+    fn common(&self) -> &CommonArgs {
+        &self.common
+    }
 }
 
 const EXAMPLES: &str = "Examples:

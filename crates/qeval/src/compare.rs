@@ -2,7 +2,8 @@
 
 use crate::args::{MeasureArgs, TextArgs};
 use crate::artifact::{self, Opened};
-use crate::comparison::Compared;
+use crate::comparison::{self, table::Measures};
+use crate::gate::GateArgs;
 use crate::request::{notes, request, texts};
 use anyhow::{Result, bail};
 use clap::Args;
@@ -27,6 +28,9 @@ pub struct CompareArgs {
     /// What else is measured.
     #[command(flatten)]
     pub measure: MeasureArgs,
+    /// Conditions on the result.
+    #[command(flatten)]
+    pub gates: GateArgs,
     /// Output.
     #[command(flatten)]
     pub output: OutputArgs,
@@ -37,7 +41,8 @@ pub fn compare(args: &CompareArgs, progress: &dyn Progress) -> Result<Outcome> {
     let mut inputs: Vec<&Path> = std::iter::once(&args.reference).chain(&args.artifacts).map(|p| p.as_path()).collect();
     inputs.extend(texts(&args.text, &args.measure));
     output::check(&args.output, &inputs)?;
-    let request = request(&args.text, &args.measure)?;
+    let request = request(&args.text, &args.measure, &args.gates)?;
+    args.gates.check(&Measures::of_request(&request).column_keys())?;
     let compute = args.text.compute()?;
     let reference = Loaded::open(&args.reference, &compute.of_reference(), None)?;
     let artifacts: Vec<Opened> = args.artifacts.iter().map(|path| Opened::open(path, &compute, &reference)).collect();
@@ -47,5 +52,5 @@ pub fn compare(args: &CompareArgs, progress: &dyn Progress) -> Result<Outcome> {
     }
     let mut comparison = compare::compare(&reference.subject(None)?, &entrants, &request, progress)?;
     comparison.notes.splice(..0, notes(&args.text, &compute));
-    output::present(&Compared(comparison), &args.output)
+    comparison::present(comparison, &args.output, &args.gates)
 }

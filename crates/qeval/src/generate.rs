@@ -141,7 +141,7 @@ pub fn run(args: &GenerateArgs) -> Result<Outcome> {
     } else {
         String::new()
     };
-    Ok(Outcome { text, problems, error: None })
+    Ok(Outcome { text, problems, ..Outcome::default() })
 }
 
 /// Lets one model write, on standard output as it goes unless that is for JSON; none if the reader

@@ -70,6 +70,6 @@ pub fn logits(args: &LogitsArgs) -> Result<Outcome> {
     Ok(Outcome {
         text: format!("{} x {vocab} logits in {}\n", tokens.len(), args.output.display()),
         problems: broken.map(|at| format!("{name}: logits at position {at} are NaN or infinite")).into_iter().collect(),
-        error: None,
+        ..Outcome::default()
     })
 }

@@ -7,6 +7,7 @@ mod builtin;
 mod command_line;
 mod compare;
 mod comparison;
+mod gate;
 mod generate;
 mod logits;
 mod models;

@@ -2,6 +2,7 @@
 
 use crate::args::{KvArg, MeasureArgs, TextArgs};
 use crate::builtin;
+use crate::gate::GateArgs;
 use anyhow::{Result, bail};
 use cli::Usage;
 use scoring::compare::Request;
@@ -22,7 +23,7 @@ pub fn texts<'a>(text: &'a TextArgs, measure: &'a MeasureArgs) -> Vec<&'a Path> 
 }
 
 /// What the arguments ask for.
-pub fn request(text: &TextArgs, measure: &MeasureArgs) -> Result<Request> {
+pub fn request(text: &TextArgs, measure: &MeasureArgs, gates: &GateArgs) -> Result<Request> {
     let protocol = text.protocol();
     protocol.check()?;
     let choices = match &measure.choices {
@@ -37,6 +38,7 @@ pub fn request(text: &TextArgs, measure: &MeasureArgs) -> Result<Request> {
         speed: !measure.no_speed,
         seed: measure.seed,
         margin: measure.margin,
+        limits: gates.limits(),
     })
 }
 

@@ -2,7 +2,8 @@
 
 use crate::args::{MeasureArgs, TextArgs};
 use crate::artifact::Opened;
-use crate::comparison::Compared;
+use crate::comparison::{self, table::Measures};
+use crate::gate::GateArgs;
 use crate::{builtin, request};
 use anyhow::{Context, Result, bail};
 use clap::Args;
@@ -47,6 +48,9 @@ pub struct SweepArgs {
     /// What else is measured.
     #[command(flatten)]
     pub measure: MeasureArgs,
+    /// Conditions on the result.
+    #[command(flatten)]
+    pub gates: GateArgs,
     /// Output.
     #[command(flatten)]
     pub output: OutputArgs,
@@ -65,7 +69,8 @@ pub fn sweep(args: &SweepArgs, progress: &dyn Progress) -> Result<Outcome> {
     if let Some(keep) = args.keep.as_deref().filter(|keep| keep.exists()) {
         schemes.iter().try_for_each(|scheme| check_kept(keep, scheme, existing))?;
     }
-    let request = request::request(&args.text, &args.measure)?;
+    let request = request::request(&args.text, &args.measure, &args.gates)?;
+    args.gates.check(&Measures::of_request(&request).column_keys())?;
     let compute = args.text.compute()?;
     let work = Work::new(args.model.as_deref())?;
     let reference = Loaded::open(&work.model, &compute.of_reference(), None)?;
@@ -91,7 +96,7 @@ pub fn sweep(args: &SweepArgs, progress: &dyn Progress) -> Result<Outcome> {
     }
     let mut comparison = compare::compare(&known, &entrants, &request, progress)?;
     comparison.notes.splice(..0, request::notes(&args.text, &compute));
-    output::present(&Compared(comparison), &args.output)
+    comparison::present(comparison, &args.output, &args.gates)
 }
 
 /// A folder for artifacts, which are removed with it, and the model that they are made from.

@@ -1,7 +1,7 @@
 //! The command line of qinspect.
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use cli::{ComputeArgs, OutputArgs};
+use cli::{CommonArgs, ComputeArgs, HasCommon, OutputArgs};
 use inspection::layers::By;
 use inspection::text::Cut;
 use scoring::Bos;
@@ -17,6 +17,15 @@ pub struct Cli {
     /// What to look at.
     #[command(subcommand)]
     pub command: Command,
+    /// Options of every command.
+    #[command(flatten)]
+    pub common: CommonArgs,
+}
+
+impl HasCommon for Cli {
+    fn common(&self) -> &CommonArgs {
+        &self.common
+    }
 }
 
 const EXAMPLES: &str = "Examples:

@@ -23,4 +23,4 @@ mod terminal;
 
 pub use error::Error;
 pub use error_line::error_line;
-pub use terminal::stdout_form;
+pub use terminal::{set_color, stdout_form};

@@ -1,7 +1,7 @@
 //! Everything together: any number of artifacts against one reference.
 
 use crate::model::LanguageModel;
-use crate::rows::{Comparison, CorpusInfo, VERSION, smallest_within};
+use crate::rows::{Limits, Comparison, CorpusInfo, VERSION, smallest_within};
 use crate::size::{Errors, Size};
 use crate::stats::Bootstrap;
 use crate::text::Cut;
@@ -91,6 +91,8 @@ pub struct Request {
     pub seed: u64,
     /// The difference that is accepted.
     pub margin: Margin,
+    /// Limits for the choice of an artifact.
+    pub limits: Limits,
 }
 
 /// Scores a reference and its artifacts.
@@ -142,6 +144,8 @@ pub fn compare(
         seed: request.seed,
         margin: request.margin,
         smallest_within_margin: smallest_within(&rows).map(|row| row.artifact.clone()),
+        limits: request.limits,
+        smallest_within_limits: request.limits.smallest(&rows).map(|row| row.artifact.clone()),
         methods: notes::methods(request, &bootstrap),
         notes: notes::notes(&rows, &remarks),
         rows,

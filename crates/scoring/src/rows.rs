@@ -9,6 +9,7 @@ use crate::verdict::{Because, Evidence, Margin, Verdict};
 use crate::windows::Protocol;
 use crate::{agreement, battery, choices, size};
 use serde::Serialize;
+use std::fmt;
 
 /// Version of the JSON.
 pub const VERSION: u32 = 3;
@@ -36,6 +37,10 @@ pub struct Comparison {
     pub margin: Margin,
     /// Path of the smallest artifact that is shown to lie within the margin.
     pub smallest_within_margin: Option<String>,
+    /// Limits that the user set for the choice of an artifact.
+    pub limits: Limits,
+    /// Path of the smallest artifact within these limits; none without limits.
+    pub smallest_within_limits: Option<String>,
     /// How intervals and verdicts come about, in sentences.
     pub methods: Vec<String>,
     /// What a reader should know of the models.
@@ -181,4 +186,63 @@ pub struct Row {
 /// The smallest artifact, by the bytes of its weight files, that is shown to lie within the margin.
 pub fn smallest_within(rows: &[Row]) -> Option<&Row> {
     rows.iter().filter(|row| row.verdict.is_within()).min_by_key(|row| row.size_bytes.unwrap_or(u64::MAX))
+}
+
+/// Limits for the choice of an artifact. One that is absent limits nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
+pub struct Limits {
+    /// The largest mean KL of the first text, in nats.
+    pub max_kl: Option<f64>,
+    /// The most bytes of weight files.
+    pub max_size_bytes: Option<u64>,
+}
+
+impl Limits {
+    /// Whether nothing is limited.
+    pub fn is_empty(&self) -> bool {
+        *self == Limits::default()
+    }
+
+    /// Whether an artifact is shown to lie within the limits: a value that is missing doesn't.
+    fn hold(&self, row: &Row) -> bool {
+        let kl = self.max_kl.is_none_or(|most| row.scores.kl.is_some_and(|kl| kl.mean <= most));
+        let size = self.max_size_bytes.is_none_or(|most| row.size_bytes.is_some_and(|size| size <= most));
+        kl && size && !row.is_reference && row.error.is_none()
+    }
+
+    /// The smallest artifact within the limits; none where nothing is limited.
+    pub fn smallest<'a>(&self, rows: &'a [Row]) -> Option<&'a Row> {
+        let within = rows.iter().filter(|row| !self.is_empty() && self.hold(row));
+        within.min_by_key(|row| row.size_bytes.unwrap_or(u64::MAX))
+    }
+}
+
+impl fmt::Display for Limits {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kl = self.max_kl.map(|most| format!("a mean KL of at most {most} nats"));
+        let size = self.max_size_bytes.map(|most| format!("at most {} of weights", report::format::bytes(most)));
+        f.write_str(&kl.into_iter().chain(size).collect::<Vec<_>>().join(" and "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_smallest_artifact_within_limits() {
+        let row = |label: &str, size, kl: f64| {
+            let kl = Kl { mean: kl, ci95: None, median: 0.0, p99: 0.0 };
+            let scores = TextScores { kl: Some(kl), ..TextScores::default() };
+            Row { label: label.into(), size_bytes: Some(size), scores, ..Row::default() }
+        };
+        let rows = [row("a", 100, 0.01), row("b", 60, 0.04), row("c", 50, 0.3)];
+        let smallest = |max_kl, max_size_bytes| {
+            Limits { max_kl, max_size_bytes }.smallest(&rows).map(|row| row.label.as_str())
+        };
+        assert_eq!(smallest(Some(0.05), None), Some("b"));
+        assert_eq!(smallest(Some(0.05), Some(55)), None);
+        assert_eq!(smallest(None, Some(80)), Some("c"));
+        assert_eq!(smallest(None, None), None);
+    }
 }

@@ -10,7 +10,7 @@ const LARGE_ERROR: f64 = 0.5;
 
 /// What a reader must know of these numbers: how the texts were cut, and what is amiss with rows.
 pub fn notes(comparison: &Comparison) -> Vec<String> {
-    let headline = std::iter::once(format!("{}.", smallest(comparison)));
+    let headline = std::iter::once(format!("{}.", smallest(comparison))).chain(smallest_within_limits(comparison));
     let corpora = comparison.corpora.iter().map(|corpus| {
         format!("{}: {} ({} bytes).", corpus.name, corpus.rule, format::count(corpus.bytes_scored as u64))
     });
@@ -48,6 +48,21 @@ pub fn smallest(comparison: &Comparison) -> String {
         }
         None => format!("No artifact is shown to lie within {margin} of the reference's perplexity"),
     }
+}
+
+/// The smallest artifact within the limits that the user set, as a sentence; none without limits.
+pub fn smallest_within_limits(comparison: &Comparison) -> Option<String> {
+    let limits = &comparison.limits;
+    if limits.is_empty() {
+        return None;
+    }
+    Some(match limits.smallest(&comparison.rows) {
+        Some(row) => {
+            let size = row.size_bytes.map_or_else(|| "no size".into(), format::bytes);
+            format!("Smallest artifact with {limits}: {} ({size}).", row.label)
+        }
+        None => format!("No artifact has {limits}."),
+    })
 }
 
 /// How many tokens would settle an inconclusive verdict.

@@ -5,14 +5,21 @@ mod page;
 pub mod table;
 
 use anyhow::Result;
-use cli::Findings;
+use crate::gate::GateArgs;
+use cli::{Findings, Outcome, OutputArgs, output};
 use report::page::Page;
 use report::table::Table;
 use scoring::rows::Comparison;
 use serde_json::Value;
 
+/// Prints a comparison, writes its files, and applies the gates.
+pub fn present(comparison: Comparison, args: &OutputArgs, gates: &GateArgs) -> Result<Outcome> {
+    let failed_gates = gates.failures(&comparison, &table::table(&comparison)?);
+    Ok(Outcome { failed_gates, ..output::present(&Compared(comparison), args)? })
+}
+
 /// A comparison, to be shown.
-pub struct Compared(pub Comparison);
+struct Compared(Comparison);
 
 impl Findings for Compared {
     fn command(&self) -> &'static str {

@@ -2,7 +2,7 @@
 
 use report::format;
 use report::table::{Cell, Column, Table, Tone};
-use scoring::compare::Perplexities;
+use scoring::compare::{Perplexities, Request};
 use scoring::rows::{Change, Comparison, Kl, Measured, Row, TextScores};
 use scoring::stats::Interval;
 use scoring::verdict::Verdict;
@@ -11,7 +11,7 @@ use std::fmt::Write;
 
 /// The table, without notes.
 pub fn table(comparison: &Comparison) -> Result<Table, report::Error> {
-    let mut table = Table::new(format!("Compared with {}", comparison.reference), columns(comparison));
+    let mut table = Table::new(format!("Compared with {}", comparison.reference), columns(&Measures::of_comparison(comparison)));
     for row in &comparison.rows {
         table.push(cells(row, comparison))?;
     }
@@ -24,8 +24,45 @@ const VALUE: &[&str] = &["value", "ci95.low", "ci95.high"];
 /// The parts of an interval alone.
 const BOUNDS: &[&str] = &["low", "high"];
 
+/// What was measured, which decides the columns.
+pub struct Measures<'a> {
+    /// Names of the scored texts.
+    corpora: Vec<&'a str>,
+    /// Name of the battery.
+    battery: Option<&'a str>,
+    choices: bool,
+    speed: bool,
+}
+
+impl<'a> Measures<'a> {
+    /// The measures of a finished comparison.
+    fn of_comparison(comparison: &'a Comparison) -> Self {
+        Measures {
+            corpora: comparison.corpora.iter().map(|c| c.name.as_str()).collect(),
+            battery: comparison.battery.as_deref(),
+            choices: comparison.choices.is_some(),
+            speed: comparison.speed,
+        }
+    }
+
+    /// The measures that a request asks for.
+    pub fn of_request(request: &'a Request) -> Self {
+        Measures {
+            corpora: request.corpora.iter().map(|c| c.name.as_str()).collect(),
+            battery: request.battery.as_ref().map(|b| b.name.as_str()),
+            choices: request.choices.is_some(),
+            speed: request.speed,
+        }
+    }
+
+    /// The keys of the table's columns.
+    pub fn column_keys(&self) -> Vec<String> {
+        columns(self).into_iter().map(|column| column.key).collect()
+    }
+}
+
 /// The columns. They follow from the options alone, so that CSV has the same header in every run.
-fn columns(comparison: &Comparison) -> Vec<Column> {
+fn columns(measures: &Measures<'_>) -> Vec<Column> {
     let mut columns = vec![
         Column::text("scheme", "Scheme"),
         Column::text("artifact", "Artifact").machine_only(),
@@ -39,8 +76,8 @@ fn columns(comparison: &Comparison) -> Vec<Column> {
         Column::number("resident_bytes", "Resident").help("Bytes of weights in memory, still packed."),
         Column::number("weight_error", "Weight\nerror").help("Relative error, mean over the quantized matrices."),
     ];
-    for at in 0..comparison.corpora.len() {
-        columns.extend(text_columns(comparison, at));
+    for at in 0..measures.corpora.len() {
+        columns.extend(text_columns(measures, at));
     }
     columns.push(Column::number("agreement", "Agreement").help("Greedy tokens that are the reference's.").parts(&[
         "agree",
@@ -48,16 +85,16 @@ fn columns(comparison: &Comparison) -> Vec<Column> {
         "ci95.low",
         "ci95.high",
     ]));
-    if let Some(name) = &comparison.battery {
+    if let Some(name) = measures.battery {
         let parts = ["right", "total", "ci95.low", "ci95.high"];
         columns.push(Column::number("battery", format!("Battery\n{name}")).parts(&parts));
         columns.push(Column::number("battery_p", "p").help("Exact McNemar test of the battery against the reference."));
     }
-    if comparison.choices.is_some() {
+    if measures.choices {
         columns.push(Column::number("acc", "acc").parts(VALUE));
         columns.push(Column::number("acc_norm", "acc_norm").parts(VALUE));
     }
-    if comparison.speed {
+    if measures.speed {
         columns.push(Column::number("prefill_tokens_per_s", "Prefill").unit("tokens/s"));
         columns.push(Column::number("prefill_range", "").parts(BOUNDS).machine_only());
         columns.push(Column::number("decode_tokens_per_s", "Decode").unit("tokens/s"));
@@ -67,10 +104,10 @@ fn columns(comparison: &Comparison) -> Vec<Column> {
 }
 
 /// The columns of one text. The first has the plain keys, whatever the number of texts.
-fn text_columns(comparison: &Comparison, at: usize) -> [Column; 8] {
-    let name = &comparison.corpora[at].name;
+fn text_columns(measures: &Measures<'_>, at: usize) -> [Column; 8] {
+    let name = measures.corpora[at];
     let key = |k: &str| if at == 0 { k.to_string() } else { format!("{k}:{name}") };
-    let header = |h: &str| if comparison.corpora.len() > 1 { format!("{h}\n{name}") } else { h.to_string() };
+    let header = |h: &str| if measures.corpora.len() > 1 { format!("{h}\n{name}") } else { h.to_string() };
     [
         Column::number(key("perplexity"), header("Perplexity")).help("exp(mean loss) and 95% interval.").parts(VALUE),
         Column::number(key("change"), header("Change")).help("Of perplexity, with the paired 95% interval.").parts(&[

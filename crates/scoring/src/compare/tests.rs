@@ -44,6 +44,7 @@ pub(crate) fn request() -> Request {
         speed: false,
         seed: 1,
         margin: Default::default(),
+        limits: Default::default(),
     }
 }
 
