@@ -7,6 +7,7 @@
 //! | [`device`] | `--device`, `--dtype` |
 //! | [`output`] | `--json`, `--markdown`, `--csv`, `--html`, `--overwrite`: the [`Findings`] of a command in each form |
 //! | [`bars`] | progress bars on standard error |
+//! | [`provenance`] | command, date, machine and hashes of inputs, in JSON and pages |
 //! | [`interrupt`] | Ctrl-C, SIGTERM and SIGHUP |
 //! | [`CommonArgs`] | `--quiet`, `--color`, `--threads` |
 //! | [`text`] | paragraphs and lists of facts for a terminal |
@@ -24,6 +25,7 @@ pub mod man;
 pub mod output;
 mod overwrite;
 pub mod program;
+pub mod provenance;
 pub mod size;
 pub mod text;
 
@@ -31,6 +33,7 @@ pub use bars::Bars;
 pub use common::{CommonArgs, HasCommon};
 pub use device::{ComputeArgs, DeviceArgs};
 pub use exit::{Outcome, Usage};
-pub use output::{Findings, OutputArgs};
+pub use output::{Findings, JsonArgs, OutputArgs};
 pub use overwrite::OverwriteArgs;
 pub use program::{run, say};
+pub use provenance::Provenance;

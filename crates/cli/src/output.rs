@@ -2,6 +2,7 @@
 
 use crate::exit::{Outcome, Usage};
 use crate::overwrite::OverwriteArgs;
+use crate::provenance::{Provenance, Record};
 use anyhow::{Result, bail};
 use clap::Args;
 use report::page::Page;
@@ -44,6 +45,50 @@ impl OutputArgs {
     /// The number of formats that are asked for on standard output.
     fn formats(&self) -> usize {
         usize::from(self.prints_json()) + usize::from(self.markdown) + usize::from(self.csv)
+    }
+}
+
+/// `--json[=FILE]` of commands whose result has no other form than a few lines.
+#[derive(Debug, Clone, Default, Args)]
+#[command(next_help_heading = "Output")]
+pub struct JsonArgs {
+    /// Print JSON; with a file, write it there and print the text.
+    #[arg(long, num_args = 0..=1, require_equals = true, value_name = "FILE")]
+    json: Option<Option<PathBuf>>,
+}
+
+impl JsonArgs {
+    /// Whether standard output is for JSON.
+    pub fn prints(&self) -> bool {
+        matches!(self.json, Some(None))
+    }
+
+    /// Checks before any work that the file may be written.
+    ///
+    /// # Errors
+    /// That of [`check_file`].
+    pub fn check(&self, overwrite: OverwriteArgs, inputs: &[&Path]) -> Result<()> {
+        self.json
+            .iter()
+            .flatten()
+            .try_for_each(|file| Ok(check_file(file, Form::Report, overwrite.existing(), inputs)?))
+    }
+
+    /// Writes the JSON of `fields` where that is asked for, and returns the text for standard output.
+    ///
+    /// # Errors
+    /// When the file can't be written or a value can't be serialized.
+    pub fn emit(
+        &self,
+        (command, provenance, overwrite): (&str, &Provenance, OverwriteArgs),
+        fields: impl FnOnce() -> Result<Value>,
+        text: impl FnOnce() -> Result<String>,
+    ) -> Result<String> {
+        let Some(file) = &self.json else { return text() };
+        let json = json_with_header(command, Some(&provenance.record()), fields()?)?;
+        let Some(file) = file else { return Ok(json) };
+        write_file(file, Form::Report, overwrite.existing(), json.as_bytes())?;
+        text()
     }
 }
 
@@ -121,17 +166,22 @@ fn check_files(files: &[(&Path, Form)], existing: Existing, inputs: &[&Path]) ->
 ///
 /// # Errors
 /// When a file can't be written or a form can't be made.
-pub fn present(found: &dyn Findings, args: &OutputArgs) -> Result<Outcome> {
+pub fn present(found: &dyn Findings, args: &OutputArgs, provenance: &Provenance) -> Result<Outcome> {
     let existing = args.overwrite.existing();
+    // Hashes are read from disk only for forms that hold them.
+    let record = (args.json.is_some() || args.html.is_some()).then(|| provenance.record());
     if let Some(Some(path)) = &args.json {
-        write_file(path, Form::Report, existing, json_text(found)?.as_bytes())?;
+        write_file(path, Form::Report, existing, json_text(found, record.as_ref())?.as_bytes())?;
     }
     if let Some(path) = &args.html {
-        let page = signed(found.page()?, found.command());
+        let mut page = signed(found.page()?, found.command());
+        if let Some(record) = &record {
+            page.sections.push(record.section(&tool(found.command()))?);
+        }
         write_file(path, Form::Page, existing, page.render()?.as_bytes())?;
     }
     let text = match args {
-        args if args.prints_json() => json_text(found)?,
+        args if args.prints_json() => json_text(found, record.as_ref())?,
         args if args.markdown => {
             found.tables(args.verbose)?.iter().map(Table::to_markdown).collect::<Vec<_>>().join("\n")
         }
@@ -153,22 +203,26 @@ pub fn tool(command: &str) -> String {
     format!("{program} {}", env!("CARGO_PKG_VERSION"))
 }
 
-/// The JSON text of `found`: its fields after `tool`, `version` (of the JSON; 1 where the fields name none) and `command`.
-fn json_text(found: &dyn Findings) -> Result<String> {
-    json_with_header(found.command(), found.json()?)
+/// The JSON text of `found`: its fields after the header of [`json_with_header`].
+fn json_text(found: &dyn Findings, record: Option<&Record>) -> Result<String> {
+    json_with_header(found.command(), record, found.json()?)
 }
 
-/// JSON text of an object's `fields` after `tool`, `version` and `command`, indented, with a line end.
+/// JSON text of an object's `fields`, indented, with a line end. A header comes first: `tool`, `version` (of the JSON; 1
+/// where the fields name none), `command`, and `provenance` where there is one.
 ///
 /// # Errors
 /// When a value can't be serialized.
-pub fn json_with_header(command: &str, fields: Value) -> Result<String> {
+pub fn json_with_header(command: &str, record: Option<&Record>, fields: Value) -> Result<String> {
     let Value::Object(mut fields) = fields else { bail!("the findings of {command} are no JSON object") };
     let name = command.split_once(' ').map_or(command, |(_, name)| name);
     let mut all = Map::new();
     all.insert("tool".into(), json!(tool(command)));
     all.insert("version".into(), fields.shift_remove("version").unwrap_or(json!(1)));
     all.insert("command".into(), json!(name));
+    if let Some(record) = record {
+        all.insert("provenance".into(), serde_json::to_value(record)?);
+    }
     all.extend(fields);
     Ok(format!("{}\n", serde_json::to_string_pretty(&Value::Object(all))?))
 }
@@ -227,7 +281,7 @@ mod tests {
 
     #[test]
     fn the_header_comes_first() {
-        let text = json_with_header("qeval compare", json!({"rows": [], "version": 3})).expect("an object");
+        let text = json_with_header("qeval compare", None, json!({"rows": [], "version": 3})).expect("an object");
         let tool = tool("qeval compare");
         let expected = format!(
             "{{\n  \"tool\": \"{tool}\",\n  \"version\": 3,\n  \"command\": \"compare\",\n  \"rows\": []\n}}\n"

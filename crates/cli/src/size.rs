@@ -19,7 +19,11 @@ pub fn parse(text: &str) -> Result<u64, String> {
     let number: f64 = digits.parse().map_err(|_| format!("'{digits}' is not a number"))?;
     let bytes = number * unit as f64;
     // Beyond 2^53 an f64 isn't exact, and no file is so large.
-    if bytes.is_finite() && (1.0..9e15).contains(&bytes) { Ok(bytes as u64) } else { Err("the size is zero or too large".into()) }
+    if bytes.is_finite() && (1.0..9e15).contains(&bytes) {
+        Ok(bytes as u64)
+    } else {
+        Err("the size is zero or too large".into())
+    }
 }
 
 #[cfg(test)]

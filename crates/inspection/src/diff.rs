@@ -92,6 +92,13 @@ pub struct Diff {
 }
 
 impl Diff {
+    /// Whether the models differ in a tensor, the configuration or the metadata. Tensors that were not compared don't
+    /// count.
+    pub fn differs(&self) -> bool {
+        let is_other = |t: &Compared| !matches!(t.status, Status::Same | Status::NotCompared);
+        self.tensors.iter().any(is_other) || !self.config.is_empty() || !self.metadata.is_empty()
+    }
+
     /// How many tensors fare so.
     pub fn count(&self, status: Status) -> usize {
         self.tensors.iter().filter(|t| t.status == status).count()

@@ -99,9 +99,9 @@ pub struct Args {
     #[command(flatten)]
     pub overwrite: cli::OverwriteArgs,
 
-    /// Print the result as JSON.
-    #[arg(long)]
-    pub json: bool,
+    /// JSON output.
+    #[command(flatten)]
+    pub json: cli::JsonArgs,
 
     /// Where the calibration text is run; with --verify, a GPU also decodes every weight as it would run it.
     #[command(flatten)]

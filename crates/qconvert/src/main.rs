@@ -7,12 +7,13 @@ mod render;
 use anyhow::{Context, Result};
 use args::Args;
 use candle_core::Device;
-use cli::Outcome;
+use cli::{Outcome, Provenance};
 use conversion::{Job, Made, Source};
 use jobs::{Request, Wanted};
 use observe::Calibration;
 use progress::Progress;
 use runtime::{Math, Options};
+use serde_json::Value;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -23,6 +24,7 @@ fn main() -> ExitCode {
 /// Runs a conversion, or rehearses it: both go the same way, and only the last step differs. So a dry
 /// run fails as the conversion would.
 fn run(args: &Args, progress: &dyn Progress) -> Result<Outcome> {
+    args.json.check(args.overwrite, &[&args.model])?;
     let request = jobs::request(args)?;
     let model = store::open(&args.model)?;
     let mut source = Source::new(&model)?;
@@ -30,7 +32,7 @@ fn run(args: &Args, progress: &dyn Progress) -> Result<Outcome> {
     match obstacle {
         Some(e) if args.dry_run => {
             let rows: Vec<_> = wanted.iter().map(|w| unfinished(args, &request, w)).collect();
-            return Ok(Outcome { error: Some(e), ..plans(args, &source, &rows).into() });
+            return Ok(Outcome { error: Some(e), ..plans(args, &source, &rows)?.into() });
         }
         Some(e) => return Err(e),
         None => {}
@@ -41,9 +43,9 @@ fn run(args: &Args, progress: &dyn Progress) -> Result<Outcome> {
         let rehearsed = conversion::rehearse(&source, &jobs, progress)?;
         let rows: Vec<_> =
             rehearsed.iter().map(|plan| render::Dry { plan, uncalibrated: false, needs_calibration: false }).collect();
-        plans(args, &source, &rows)
+        plans(args, &source, &rows)?
     } else {
-        present(args, &source, &conversion::convert(&source, &jobs, progress)?)
+        present(args, &source, &conversion::convert(&source, &jobs, progress)?)?
     };
     drop(folder);
     Ok(text.into())
@@ -86,8 +88,14 @@ fn ready(
 /// Fewer tokens of calibration than this get a warning.
 const FEW_TOKENS: usize = 128;
 
-fn present(args: &Args, source: &Source<'_>, made: &[Made]) -> String {
-    if args.json { render::made_json(source, made) } else { render::made_table(source, made) }
+fn present(args: &Args, source: &Source<'_>, made: &[Made]) -> Result<String> {
+    emit(args, || render::made_json(source, made), || render::made_table(source, made))
+}
+
+/// The result as JSON where that is asked for, else as text.
+fn emit(args: &Args, json: impl FnOnce() -> Value, text: impl FnOnce() -> String) -> Result<String> {
+    let provenance = Provenance::default().model("source", &args.model);
+    args.json.emit(("qconvert", &provenance, args.overwrite), || Ok(json()), || Ok(text()))
 }
 
 fn calibrate(
@@ -102,7 +110,7 @@ fn calibrate(
         .with_context(|| format!("calibrating on {}", path.display()))
 }
 
-/// Shows plans.
-fn plans(args: &Args, source: &Source<'_>, rows: &[render::Dry<'_>]) -> String {
-    if args.json { render::plans_json(source, rows) } else { render::plans_table(source, rows) }
+/// The plans of a dry run, to be shown.
+fn plans(args: &Args, source: &Source<'_>, rows: &[render::Dry<'_>]) -> Result<String> {
+    emit(args, || render::plans_json(source, rows), || render::plans_table(source, rows))
 }

@@ -132,7 +132,7 @@ fn plan_notes<'a>(table: &mut Table, plans: impl Iterator<Item = &'a Plan>) {
 }
 
 /// The artifacts made, for scripts.
-pub fn made_json(source: &Source<'_>, made: &[Made]) -> String {
+pub fn made_json(source: &Source<'_>, made: &[Made]) -> Value {
     let error = |errors: &Errors| {
         summary(errors)
             .map(|e| json!({"mean": e.mean, "worst": e.worst, "worst_weight": e.worst_weight, "pooled": e.pooled}))
@@ -158,7 +158,7 @@ pub fn made_json(source: &Source<'_>, made: &[Made]) -> String {
             })
         })
         .collect();
-    pretty(&json!({"source": source.model.path, "artifacts": artifacts, "warnings": source.warnings}))
+    json!({"source": source.model.path, "artifacts": artifacts, "warnings": source.warnings})
 }
 
 fn layouts_json(plan: &Plan) -> Value {
@@ -271,9 +271,9 @@ fn kept(source: &Source<'_>, plan: &Plan, text: &mut String) {
 }
 
 /// What would be done, for scripts.
-pub fn plans_json(source: &Source<'_>, rows: &[Dry<'_>]) -> String {
+pub fn plans_json(source: &Source<'_>, rows: &[Dry<'_>]) -> Value {
     let plans: Vec<Value> = rows.iter().map(|row| plan_json(source, row)).collect();
-    pretty(&json!({"source": source.model.path, "plans": plans, "warnings": source.warnings}))
+    json!({"source": source.model.path, "plans": plans, "warnings": source.warnings})
 }
 
 fn plan_json(source: &Source<'_>, row: &Dry<'_>) -> Value {
@@ -309,10 +309,6 @@ fn plan_json(source: &Source<'_>, row: &Dry<'_>) -> Value {
         "misfits": misfits,
         "notes": p.notes,
     })
-}
-
-fn pretty(value: &Value) -> String {
-    format!("{value:#}\n")
 }
 
 fn terminal(table: &Table) -> String {

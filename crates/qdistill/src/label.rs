@@ -1,8 +1,7 @@
 //! `qdistill label`.
 
 use anyhow::{Result, bail};
-use cli::Bars;
-use cli::{ComputeArgs, OverwriteArgs};
+use cli::{Bars, ComputeArgs, OverwriteArgs, Provenance};
 use distillation::labels::{Kind, Plan, Settings};
 use distillation::teacher::Model;
 use report::format;
@@ -11,7 +10,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use store::output::{Form, ResumableFile};
 
-/// What to label, and how.
+/// Arguments of `qdistill label`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The teacher: a checkpoint or an artifact.
@@ -28,10 +27,17 @@ pub struct Args {
     #[arg(long, default_value = "topk:64", value_name = "KIND")]
     labels: Kind,
     /// Temperatures that trainings may use, separated by commas.
-    #[arg(long, value_delimiter = ',', value_parser = super::temperature, default_value = "1,2,4", value_name = "T")]
+    #[arg(
+        long = "temperature",
+        alias = "temperatures",
+        value_delimiter = ',',
+        value_parser = super::temperature,
+        default_value = "1,2,4",
+        value_name = "T"
+    )]
     temperatures: Vec<f64>,
     /// Tokens of a window, the most that student and teacher see at once.
-    #[arg(long, default_value_t = 512, value_name = "N")]
+    #[arg(long = "ctx", alias = "context", default_value_t = 512, value_name = "N")]
     context: usize,
     /// Use only the first N tokens of each file.
     #[arg(long, value_parser = super::some, value_name = "N")]
@@ -42,9 +48,9 @@ pub struct Args {
     /// Whether an existing file is replaced.
     #[command(flatten)]
     overwrite: OverwriteArgs,
-    /// Print JSON.
-    #[arg(long)]
-    json: bool,
+    /// JSON output.
+    #[command(flatten)]
+    json: cli::JsonArgs,
     /// Where to compute.
     #[command(flatten)]
     compute: ComputeArgs,
@@ -74,8 +80,19 @@ pub fn run(args: &Args, bars: &Bars) -> Result<String> {
     );
     let written = plan.write(args.overwrite.existing(), bars)?;
     let rate = written.made as f64 / written.seconds.max(1e-9);
-    if args.json {
-        let result = json!({
+    let mut resumed = match written.resumed {
+        0 => String::new(),
+        n => format!(", {} of them by an interrupted run", format::count(n as u64)),
+    };
+    if written.damaged > 0 {
+        let again = format::count(written.damaged as u64);
+        resumed += &format!(", {again} made again from the first that an interrupted run left damaged");
+    }
+    let speed = format!("{} tokens/s", format::significant(rate, 3));
+    let (file, time) = (args.output.display(), format::duration(written.seconds));
+    let provenance = Provenance::on(&args.compute.place.device).model("teacher", &args.teacher);
+    let fields = || {
+        Ok(json!({
             "labels": args.output,
             "bytes": plan.file_len(),
             "kind": args.labels.to_string(),
@@ -89,18 +106,8 @@ pub fn run(args: &Args, bars: &Bars) -> Result<String> {
             "tokens_per_s": rate,
             "teacher": teacher.name(),
             "teacher_blake3": plan.teacher_hash(),
-        });
-        return Ok(format!("{result:#}\n"));
-    }
-    let mut resumed = match written.resumed {
-        0 => String::new(),
-        n => format!(", {} of them by an interrupted run", format::count(n as u64)),
+        }))
     };
-    if written.damaged > 0 {
-        let again = format::count(written.damaged as u64);
-        resumed += &format!(", {again} made again from the first that an interrupted run left damaged");
-    }
-    let speed = format!("{} tokens/s", format::significant(rate, 3));
-    let (file, time) = (args.output.display(), format::duration(written.seconds));
-    Ok(format!("{file}: {predictions} predictions{resumed}, {size}, {time} at {speed}\n"))
+    let text = || Ok(format!("{file}: {predictions} predictions{resumed}, {size}, {time} at {speed}\n"));
+    args.json.emit(("qdistill label", &provenance, args.overwrite), fields, text)
 }

@@ -18,7 +18,7 @@ use store::output::{Begin, Existing};
 
 /// Trains small language models.
 #[derive(Debug, Parser)]
-#[command(name = "qdistill", version)]
+#[command(name = "qdistill", version, after_help = EXAMPLES)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -32,6 +32,16 @@ impl HasCommon for Cli {
         &self.common
     }
 }
+
+const EXAMPLES: &str = "Examples:
+  qdistill show --teacher models/smollm2 'She poured the milk into the' --temperature 1,2,4
+  qdistill label --teacher models/smollm2 --text book.txt --labels topk:512 -o book.labels
+  qdistill train --teacher models/smollm2 --labels book.labels --student layers:0,1,14,28,29 -o student
+  qdistill train --teacher models/smollm2 --text book.txt --student shape.toml -o student --resume
+  qdistill pretrain --text prose.txt --recipe tiny.toml -o tiny
+  qdistill selftest --device cuda
+
+Exit codes: 0 success; 1 failure; 2 wrong usage.";
 
 #[derive(Debug, Subcommand)]
 enum Command {

@@ -9,7 +9,7 @@ use distillation::recipe::Recipe;
 use distillation::{Texts, checkpoint, pretrain};
 use std::path::{Path, PathBuf};
 
-/// What to train on, and how.
+/// Arguments of `qdistill pretrain`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Running text to train on.
@@ -19,7 +19,7 @@ pub struct Args {
     #[arg(long, num_args = 1.., value_name = "FILE")]
     sentences: Vec<PathBuf>,
     /// The recipe: shape, tokenizer and training, in TOML.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long = "recipe", alias = "config", value_name = "FILE")]
     config: PathBuf,
     /// The folder to write. Nothing may be in it, but with --overwrite or --resume.
     #[arg(short, long, value_name = "DIR")]

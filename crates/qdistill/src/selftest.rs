@@ -1,22 +1,25 @@
 //! `qdistill selftest`.
 
 use anyhow::{Result, bail};
-use cli::DeviceArgs;
+use cli::{DeviceArgs, Provenance};
 use distillation::selftest::run as check;
 use report::format;
 use report::table::{Cell, Column, Table};
 use runtime::selftest::Checked;
 use serde_json::{Value, json};
 
-/// What to test.
+/// Arguments of `qdistill selftest`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Seed of the numbers; even ones test a student whose head is its embedding.
     #[arg(long, default_value_t = 1, value_name = "S")]
     seed: u64,
-    /// Print JSON.
-    #[arg(long)]
-    json: bool,
+    /// JSON output.
+    #[command(flatten)]
+    json: cli::JsonArgs,
+    /// Whether an existing file is replaced.
+    #[command(flatten)]
+    overwrite: cli::OverwriteArgs,
     /// The device that is tested. On the CPU, the form that GPUs run is.
     #[command(flatten)]
     place: DeviceArgs,
@@ -27,12 +30,12 @@ pub fn run(args: &Args) -> Result<String> {
     let device = super::device(&args.place)?;
     let name = runtime::device_name(&device);
     let found = check(&device, args.seed);
-    let text = if args.json {
+    let fields = || {
         let checks: Vec<Value> = found.iter().map(to_json).collect();
-        format!("{:#}\n", json!({ "version": 1, "device": name, "seed": args.seed, "checks": checks }))
-    } else {
-        report::stdout_form().render(&table(&name, device.is_cpu(), &found)?)
+        Ok(json!({ "version": 1, "device": name, "seed": args.seed, "checks": checks }))
     };
+    let text = || Ok(report::stdout_form().render(&table(&name, device.is_cpu(), &found)?));
+    let text = args.json.emit(("qdistill selftest", &Provenance::on(name.as_str()), args.overwrite), fields, text)?;
     let failed: Vec<String> = found.iter().filter(|c| !c.passed()).map(line).collect();
     if failed.is_empty() {
         return Ok(text);

@@ -1,7 +1,7 @@
 //! `qdistill show`.
 
 use anyhow::Result;
-use cli::ComputeArgs;
+use cli::{ComputeArgs, Provenance};
 use distillation::continuations::{Continuations, Softened, continuations};
 use distillation::teacher::Model;
 use report::format;
@@ -13,7 +13,7 @@ use std::path::PathBuf;
 /// No view is wider.
 const WIDEST: usize = 100;
 
-/// What to show of which teacher.
+/// Arguments of `qdistill show`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The teacher: a checkpoint or an artifact.
@@ -30,9 +30,12 @@ pub struct Args {
     /// The text that really follows, such as " glass": its first token is the hard label (by default the most likely).
     #[arg(long, value_name = "TEXT")]
     next: Option<String>,
-    /// Print JSON.
-    #[arg(long)]
-    json: bool,
+    /// JSON output.
+    #[command(flatten)]
+    json: cli::JsonArgs,
+    /// Whether an existing file is replaced.
+    #[command(flatten)]
+    overwrite: cli::OverwriteArgs,
     /// Where to compute.
     #[command(flatten)]
     compute: ComputeArgs,
@@ -40,18 +43,21 @@ pub struct Args {
 
 /// Runs it; returns the result's text.
 pub fn run(args: &Args) -> Result<String> {
+    args.json.check(args.overwrite, &[&args.teacher])?;
     let model = Model::open(&args.teacher, &args.compute.place.device, &args.compute.dtype)?;
     let found = continuations(&model, &args.prompt, args.next.as_deref(), &args.temperature, args.top)?;
-    if args.json {
+    let fields = || {
         let mut all = json!({ "teacher": args.teacher, "hard_label_given": args.next.is_some() });
         if let (Some(all), serde_json::Value::Object(fields)) = (all.as_object_mut(), serde_json::to_value(&found)?) {
             all.extend(fields);
         }
-        return Ok(format!("{all:#}\n"));
-    }
+        Ok(all)
+    };
     let form = report::stdout_form();
     let form = Terminal { width: form.width.min(WIDEST), ..form };
-    view(&found, &args.teacher.display().to_string(), args.next.is_some(), &form)
+    let text = || view(&found, &args.teacher.display().to_string(), args.next.is_some(), &form);
+    let provenance = Provenance::on(&args.compute.place.device).model("teacher", &args.teacher);
+    args.json.emit(("qdistill show", &provenance, args.overwrite), fields, text)
 }
 
 fn view(found: &Continuations, teacher: &str, given: bool, form: &Terminal) -> Result<String> {

@@ -3,8 +3,7 @@
 use crate::progress::Bar;
 use anyhow::{Result, bail};
 use clap::ValueEnum;
-use cli::Bars;
-use cli::{DeviceArgs, OverwriteArgs};
+use cli::{Bars, DeviceArgs, OverwriteArgs, Provenance};
 use distillation::checkpoint::{self, Output};
 use distillation::data::read_text;
 use distillation::distill::Text;
@@ -28,7 +27,7 @@ use store::TrainedOn;
 use store::output::WorkFolder;
 use store::output::provenance::PLOT_FILE;
 
-/// Who teaches whom, from what, and how.
+/// Arguments of `qdistill train`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The teacher: a checkpoint or an artifact. The student gets its tokenizer and what is cut from it.
@@ -51,7 +50,7 @@ pub struct Args {
     #[arg(long, value_enum, value_name = "WHAT")]
     freeze: Option<Freeze>,
     /// Settings in TOML: [loss] and [train]. Flags win.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long = "recipe", alias = "config", value_name = "FILE")]
     config: Option<PathBuf>,
     /// The weight of the soft labels: 0 is the text alone, 1 the teacher alone [default: 0.5].
     #[arg(long, value_name = "A")]
@@ -72,7 +71,7 @@ pub struct Args {
     #[arg(long, value_name = "N")]
     parts: Option<usize>,
     /// Tokens in a window; labels have theirs already [default: 256].
-    #[arg(long, value_name = "N", conflicts_with = "labels")]
+    #[arg(long = "ctx", alias = "context", value_name = "N", conflicts_with = "labels")]
     context: Option<usize>,
     /// The learning rate after the warm-up [default: 0.001].
     #[arg(long, value_name = "R")]
@@ -102,10 +101,10 @@ pub struct Args {
     /// Whether an existing folder is replaced.
     #[command(flatten)]
     overwrite: OverwriteArgs,
-    /// Print JSON.
-    #[arg(long)]
-    json: bool,
-    /// Where.
+    /// JSON output.
+    #[command(flatten)]
+    json: cli::JsonArgs,
+    /// Device to train on.
     #[command(flatten)]
     place: DeviceArgs,
 }
@@ -308,7 +307,7 @@ fn result(
     student: &Student,
     seconds: f64,
 ) -> Result<String> {
-    if args.json {
+    let fields = || {
         let mut result = json!({
             "student": args.output,
             "weights": student.weights(),
@@ -318,12 +317,25 @@ fn result(
         if let (Value::Object(result), Value::Object(more)) = (&mut result, serde_json::to_value(finished)?) {
             result.extend(more);
         }
-        return Ok(format!("{result:#}\n"));
-    }
+        Ok(result)
+    };
+    let provenance = Provenance::on(runtime::device_name(student.device())).model("teacher", &args.teacher);
+    let text = || Ok(summary(args, finished, (kl_name, objective), student, seconds));
+    args.json.emit(("qdistill train", &provenance, args.overwrite), fields, text)
+}
+
+/// The result in a line.
+fn summary(
+    args: &Args,
+    finished: &Finished,
+    (kl_name, objective): (&str, &Objective),
+    student: &Student,
+    seconds: f64,
+) -> String {
     let best = &finished.best;
     let kl = best.kl.map_or(String::new(), |kl| format!(", {kl_name} {kl:.4}"));
     let stopped = if finished.stopped_early { ", stopped early" } else { "" };
-    Ok(format!(
+    format!(
         "{}: {} weights, validation loss {:.4} (perplexity {:.3}){kl} at step {} of {}{stopped}; the best by {objective}: \
          {:.4}; {}\n",
         args.output.display(),
@@ -334,5 +346,5 @@ fn result(
         finished.steps,
         best.objective,
         format::duration(seconds),
-    ))
+    )
 }

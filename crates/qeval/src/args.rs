@@ -8,13 +8,13 @@ use scoring::verdict::Margin;
 use scoring::{Bos, Protocol, Style};
 use std::path::PathBuf;
 
-/// Whose arithmetic, and where.
+/// Arithmetic and device of a run.
 #[derive(Debug, Args)]
 pub struct EngineArgs {
     /// Round activations as another engine does, to see what it will really give.
     #[arg(long, value_enum, default_value_t = EngineMath::Exact, value_name = "ENGINE")]
     pub engine_math: EngineMath,
-    /// Where.
+    /// Device to run on.
     #[command(flatten)]
     pub compute: ComputeArgs,
 }
@@ -31,16 +31,17 @@ impl EngineArgs {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Text")]
 pub struct TextArgs {
-    /// A text to score (repeatable: each has its own column); by default prose that is built in.
-    #[arg(long, value_name = "FILE")]
+    /// Text to score, or - for standard input (repeatable: each text has its own column). By default prose that is
+    /// built in.
+    #[arg(long = "text", alias = "corpus", value_name = "FILE")]
     pub corpus: Vec<PathBuf>,
     /// Use only the first N tokens of each text.
     #[arg(long, value_name = "N")]
     pub tokens: Option<usize>,
-    /// Positions of a window.
+    /// Context length in tokens per window.
     #[arg(long, default_value_t = 512, value_name = "N")]
     pub ctx: usize,
-    /// Tokens from one window to the next; by default windows don't overlap.
+    /// Distance from one window to the next in tokens. By default windows don't overlap.
     #[arg(long, value_name = "N")]
     pub stride: Option<usize>,
     /// Begin every window and prompt with BOS: where the tokenizer adds one, always, or never.
@@ -49,7 +50,7 @@ pub struct TextArgs {
     /// Which tokens of a window are scored: all that have a predecessor, or as llama-perplexity.
     #[arg(long, value_enum, default_value_t = ProtocolArg::Default)]
     pub protocol: ProtocolArg,
-    /// Send keys and values through a cache of this type, of artifacts only; by default scores need none.
+    /// Score artifacts through a KV cache of this type (default: no cache).
     #[arg(long, value_enum, value_name = "TYPE")]
     pub kv: Option<KvArg>,
     /// Whose arithmetic, and where.
@@ -92,7 +93,7 @@ pub struct MeasureArgs {
     /// Multiple-choice items to score by log-likelihood: a JSON lines file.
     #[arg(long, value_name = "FILE")]
     pub choices: Option<PathBuf>,
-    /// Don't measure speed.
+    /// Measure no speed.
     #[arg(long)]
     pub no_speed: bool,
     /// Difference from the reference's perplexity that is accepted, in percent. The verdict says whether an artifact

@@ -6,7 +6,7 @@ use crate::{builtin, sweep};
 use anyhow::{Result, bail};
 use clap::Args;
 use cli::OutputArgs;
-use cli::{Findings, output};
+use cli::{Findings, Provenance, output};
 use cli::{Outcome, Usage};
 use progress::Progress;
 use report::chart::{Axis, Line, LinePlot};
@@ -101,7 +101,8 @@ pub fn run(args: &BenchArgs, progress: &dyn Progress) -> Result<Outcome> {
     if found.models.is_empty() {
         return Err(models::none_left(&found.failed));
     }
-    output::present(&View(found), &args.output)
+    let provenance = Provenance::on(runtime::device_name(&compute.device)).models("model", &args.models);
+    output::present(&View(found), &args.output, &provenance)
 }
 
 /// The findings of `qeval bench`, to be shown.

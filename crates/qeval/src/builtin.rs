@@ -4,6 +4,7 @@ use anyhow::{Context, Result, bail};
 use cli::Usage;
 use scoring::compare::Battery;
 use scoring::{Corpus, Error, battery};
+use std::io::Read;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use store::SideFile;
@@ -45,13 +46,9 @@ pub fn battery(name: &str) -> Result<Option<Battery>> {
     Ok(Some(Battery { name: label, items: battery::parse(path, &text)? }))
 }
 
-/// Reads a text file, or what comes through a pipe; a device may never end.
+/// Reads a text from a file, a pipe, or (`-`) standard input. A device is refused, since it may never end.
 pub fn read(path: &Path) -> Result<String> {
-    let kind = std::fs::metadata(path).map_err(|e| Error::io(path, "read", e))?.file_type();
-    if kind.is_char_device() || kind.is_block_device() {
-        bail!("{}: is a device, not a file", path.display());
-    }
-    let bytes = std::fs::read(path).map_err(|e| Error::io(path, "read", e))?;
+    let bytes = if path == Path::new("-") { read_standard_input()? } else { read_file(path)? };
     match String::from_utf8(bytes) {
         Ok(text) => Ok(text),
         Err(e) => bail!(
@@ -61,6 +58,20 @@ pub fn read(path: &Path) -> Result<String> {
             e.utf8_error().valid_up_to()
         ),
     }
+}
+
+fn read_standard_input() -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    std::io::stdin().lock().read_to_end(&mut bytes).map_err(|e| Error::io("standard input", "read", e))?;
+    Ok(bytes)
+}
+
+fn read_file(path: &Path) -> Result<Vec<u8>> {
+    let kind = std::fs::metadata(path).map_err(|e| Error::io(path, "read", e))?.file_type();
+    if kind.is_char_device() || kind.is_block_device() {
+        bail!("{}: is a device, not a file", path.display());
+    }
+    Ok(std::fs::read(path).map_err(|e| Error::io(path, "read", e))?)
 }
 
 /// The small model's tokenizer, to tokenize with where there is no other.

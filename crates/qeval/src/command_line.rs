@@ -19,7 +19,7 @@ use cli::{CommonArgs, HasCommon};
 #[derive(Debug, Parser)]
 #[command(name = "qeval", version, after_help = EXAMPLES)]
 pub struct Cli {
-    /// What to do.
+    /// Command to run.
     #[command(subcommand)]
     pub command: Command,
     /// Options of every command.
@@ -36,36 +36,37 @@ impl HasCommon for Cli {
 const EXAMPLES: &str = "Examples:
   qeval sweep
   qeval sweep models/smollm2 --html smollm2.html
-  qeval compare --reference models/smollm2 a.gguf b.gguf --corpus book.txt --tokens 2048
+  qeval compare --reference models/smollm2 a.gguf b.gguf --text book.txt --tokens 2048
+  qeval compare --reference models/smollm2 a.gguf --fail-if 'kl > 0.05' --fail-if 'change > 1%'
   qeval perplexity model.gguf --protocol llama.cpp
   qeval generate model.gguf --prompt 'The capital of France is' --max-tokens 20
   qeval bench models/smollm2 a.gguf --html bench.html
   qeval speculate --target models/smollm2 --draft a.gguf --gamma 1..8
   qeval schedule --slots 8 --html schedule.html
 
-Exit codes: 0 all went well; 1 something failed, or a row of the table is marked as failed (the others stand); 2 wrong
-usage.";
+Exit codes: 0 success; 1 failure, or a row of the table is marked as failed (the others stand); 2 wrong usage; 3 a result
+fails a gate (--fail-if, --max-kl, --max-size).";
 
-/// What qeval does.
+/// Commands of qeval.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Compare artifacts with the checkpoint that they were made from.
     Compare(CompareArgs),
     /// Convert a model into every scheme and compare them all.
     Sweep(SweepArgs),
-    /// The perplexity of one model.
+    /// Print the perplexity of one model.
     Perplexity(PerplexityArgs),
     /// Continue a prompt, to see what a scheme does to a model.
     Generate(GenerateArgs),
-    /// What serving costs: prefill, decoding, cache, batches, beside the machine's ceilings.
+    /// Measure prefill, decoding, cache and batches beside the machine's ceilings.
     Bench(BenchArgs),
-    /// Speculative decoding: a draft proposes, the target decides.
+    /// Measure speculative decoding: a draft proposes, the target decides.
     Speculate(SpeculateArgs),
-    /// Static against continuous batching, over a trace of requests.
+    /// Compare static with continuous batching over a trace of requests.
     Schedule(ScheduleArgs),
     /// Write the logits of one sequence of tokens, to compare with another engine's.
     Logits(LogitsArgs),
-    /// Whether a device computes what the CPU does: kernels, products, models in every scheme.
+    /// Check that a device computes what the CPU computes: kernels, products, models in every scheme.
     Selftest(SelfTestArgs),
 }
 

@@ -4,7 +4,7 @@ use crate::args::{MeasureArgs, TextArgs};
 use crate::artifact::{self, Opened};
 use crate::comparison::{self, table::Measures};
 use crate::gate::GateArgs;
-use crate::request::{notes, request, texts};
+use crate::request::{notes, provenance, request, texts};
 use anyhow::{Result, bail};
 use clap::Args;
 use cli::{Outcome, OutputArgs, output};
@@ -52,5 +52,7 @@ pub fn compare(args: &CompareArgs, progress: &dyn Progress) -> Result<Outcome> {
     }
     let mut comparison = compare::compare(&reference.subject(None)?, &entrants, &request, progress)?;
     comparison.notes.splice(..0, notes(&args.text, &compute));
-    comparison::present(comparison, &args.output, &args.gates)
+    let provenance =
+        provenance(&compute, &request.corpora).model("reference", &args.reference).models("artifact", &args.artifacts);
+    comparison::present(comparison, &args.output, &args.gates, &provenance)
 }

@@ -55,7 +55,10 @@ impl GateArgs {
 }
 
 fn nats(text: &str) -> Result<f64, String> {
-    text.parse().ok().filter(|x: &f64| x.is_finite() && *x >= 0.0).ok_or_else(|| "a number of nats from 0 up is needed".into())
+    text.parse()
+        .ok()
+        .filter(|x: &f64| x.is_finite() && *x >= 0.0)
+        .ok_or_else(|| "a number of nats from 0 up is needed".into())
 }
 
 /// A comparison of a column with a number: `kl > 0.05`.
@@ -132,7 +135,12 @@ impl Condition {
         if columns.contains(&self.column) {
             return Ok(());
         }
-        bail!(Usage(format!("--fail-if '{}': no column '{}'; columns are {}", self.text, self.column, columns.join(", "))))
+        bail!(Usage(format!(
+            "--fail-if '{}': no column '{}'; columns are {}",
+            self.text,
+            self.column,
+            columns.join(", ")
+        )))
     }
 
     /// The line on a row that meets the condition. A value that is missing meets it, since nothing shows the opposite.

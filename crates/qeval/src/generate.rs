@@ -4,7 +4,7 @@ use crate::args::{EngineArgs, KvArg};
 use anyhow::{Result, bail};
 use clap::Args;
 use cli::Outcome;
-use cli::output;
+use cli::Provenance;
 use scoring::load::{Compute, Loaded};
 use scoring::{Bos, Error, Failed};
 use serde::Serialize;
@@ -29,9 +29,12 @@ pub struct GenerateArgs {
     /// A system message before it.
     #[arg(long, value_name = "TEXT", requires = "chat")]
     pub system: Option<String>,
-    /// Print JSON, at the end.
-    #[arg(long)]
-    pub json: bool,
+    /// JSON output.
+    #[command(flatten)]
+    pub json: cli::JsonArgs,
+    /// Whether an existing file is replaced.
+    #[command(flatten)]
+    pub overwrite: cli::OverwriteArgs,
     /// How keys and values are stored.
     #[arg(long, value_enum, value_name = "TYPE")]
     pub kv: Option<KvArg>,
@@ -123,6 +126,7 @@ struct Written {
 /// `qeval generate`.
 pub fn run(args: &GenerateArgs) -> Result<Outcome> {
     args.sampling.check()?;
+    args.json.check(args.overwrite, &args.models.iter().map(PathBuf::as_path).collect::<Vec<_>>())?;
     let compute = args.engine.compute(args.kv.map(KvArg::ty))?;
     let (mut models, mut failed) = (Vec::new(), Vec::new());
     for path in &args.models {
@@ -135,12 +139,14 @@ pub fn run(args: &GenerateArgs) -> Result<Outcome> {
     }
     let problems = failed.iter().map(Failed::to_string).collect();
     let prompt = args.prompt.clone();
+    let provenance = Provenance::on(runtime::device_name(&compute.device)).models("model", &args.models);
     let report = Report { version: VERSION, prompt, chat: args.chat, models, failed };
-    let text = if args.json {
-        output::json_with_header("qeval generate", serde_json::to_value(&report)?)?
-    } else {
-        String::new()
-    };
+    let text = args.json.emit(
+        ("qeval generate", &provenance, args.overwrite),
+        || Ok(serde_json::to_value(&report)?),
+        // The text was printed as it came.
+        || Ok(String::new()),
+    )?;
     Ok(Outcome { text, problems, ..Outcome::default() })
 }
 
@@ -166,7 +172,7 @@ fn write(path: &Path, args: &GenerateArgs, compute: &Compute) -> Result<Option<W
             "{name}: a prompt of {n} tokens and {new} new ones exceed its context of {most}; set --max-tokens lower"
         )));
     }
-    let mut out = Live { shown: !args.json, failed: None };
+    let mut out = Live { shown: !args.json.prints(), failed: None };
     if args.models.len() > 1 {
         out.show(&format!("== {name} ==\n"));
     }

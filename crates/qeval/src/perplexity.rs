@@ -2,10 +2,10 @@
 
 use crate::args::TextArgs;
 use crate::comparison::table;
-use crate::request::{corpora, notes};
+use crate::request::{corpora, notes, provenance};
 use anyhow::Result;
 use clap::Args;
-use cli::{Outcome, output};
+use cli::Outcome;
 use progress::Progress;
 use scoring::compare::{self, Subject};
 use scoring::load::Loaded;
@@ -23,13 +23,17 @@ pub struct PerplexityArgs {
     /// Seed of the bootstrap.
     #[arg(long, default_value_t = 0, value_name = "N")]
     pub seed: u64,
-    /// Print JSON.
-    #[arg(long)]
-    pub json: bool,
+    /// JSON output.
+    #[command(flatten)]
+    pub json: cli::JsonArgs,
+    /// Whether an existing file is replaced.
+    #[command(flatten)]
+    pub overwrite: cli::OverwriteArgs,
 }
 
 /// `qeval perplexity`.
 pub fn perplexity(args: &PerplexityArgs, progress: &dyn Progress) -> Result<Outcome> {
+    args.json.check(args.overwrite, &[&args.model])?;
     let protocol = args.text.protocol();
     protocol.check()?;
     let corpora = corpora(&args.text)?;
@@ -38,10 +42,11 @@ pub fn perplexity(args: &PerplexityArgs, progress: &dyn Progress) -> Result<Outc
     let subject: Subject<'_> = loaded.subject(None)?;
     let mut scored = compare::perplexity(&subject, &corpora, &protocol, args.seed, progress)?;
     scored.notes.splice(..0, notes(&args.text, &compute));
-    let text = if args.json {
-        output::json_with_header("qeval perplexity", serde_json::to_value(&scored)?)?
-    } else {
-        table::perplexity(&scored)
-    };
+    let provenance = provenance(&compute, &corpora).model("model", &args.model);
+    let text = args.json.emit(
+        ("qeval perplexity", &provenance, args.overwrite),
+        || Ok(serde_json::to_value(&scored)?),
+        || Ok(table::perplexity(&scored)),
+    )?;
     Ok(text.into())
 }

@@ -4,7 +4,7 @@ use crate::args::{KvArg, MeasureArgs, TextArgs};
 use crate::builtin;
 use crate::gate::GateArgs;
 use anyhow::{Result, bail};
-use cli::Usage;
+use cli::{Provenance, Usage};
 use scoring::compare::Request;
 use scoring::load::Compute;
 use scoring::{Corpus, choices};
@@ -42,6 +42,13 @@ pub fn request(text: &TextArgs, measure: &MeasureArgs, gates: &GateArgs) -> Resu
     })
 }
 
+/// The provenance of scores: the device, and the scored texts. Models are added by the caller.
+pub fn provenance(compute: &Compute, corpora: &[Corpus]) -> Provenance {
+    let on = Provenance::on(runtime::device_name(&compute.device));
+    corpora.iter().fold(on, |all, corpus| all.bytes("text", &corpus.name, corpus.text.as_bytes()))
+}
+
+/// The texts that the arguments name, or the built-in one.
 pub fn corpora(args: &TextArgs) -> Result<Vec<Corpus>> {
     if args.corpus.is_empty() {
         return Ok(vec![builtin::prose()]);
@@ -52,7 +59,7 @@ pub fn corpora(args: &TextArgs) -> Result<Vec<Corpus>> {
         let is_taken = |name: &str| corpora.iter().any(|c| c.name == name);
         let name = if is_taken(&file) { path.display().to_string() } else { file };
         if is_taken(&name) {
-            bail!(Usage(format!("--corpus {name} is given twice")));
+            bail!(Usage(format!("--text {name} is given twice")));
         }
         corpora.push(Corpus { name, text: builtin::read(path)? });
     }

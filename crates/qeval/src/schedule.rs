@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use cli::ComputeArgs;
 use cli::OutputArgs;
-use cli::{Findings, output};
+use cli::{Findings, Provenance, output};
 use cli::{Outcome, Usage};
 use progress::Progress;
 use report::chart::{Axis, Lane, Span, Timeline};
@@ -117,7 +117,8 @@ pub fn run(args: &ScheduleArgs, progress: &dyn Progress) -> Result<Outcome> {
         crate::say_notes(&name, &loaded.files);
         found.through = Some(schedule::through(&name, &loaded.model, &trace, &setting, progress)?);
     }
-    output::present(&View(found), &args.output)
+    let provenance = Provenance::default().models("through", &args.through);
+    output::present(&View(found), &args.output, &provenance)
 }
 
 fn make(path: &Path, args: &ScheduleArgs) -> Result<Outcome> {

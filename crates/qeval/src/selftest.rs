@@ -5,7 +5,7 @@ use anyhow::{Result, bail};
 use clap::Args;
 use cli::ComputeArgs;
 use cli::OutputArgs;
-use cli::{Findings, output};
+use cli::{Findings, Provenance, output};
 use cli::{Outcome, Usage};
 use progress::Progress;
 use report::format;
@@ -73,7 +73,7 @@ pub fn run(args: &SelfTestArgs, progress: &dyn Progress) -> Result<Outcome> {
         models,
         failed,
     };
-    output::present(&View(found), &args.output)
+    output::present(&View(found), &args.output, &Provenance::on(runtime::device_name(device)))
 }
 
 /// What is scored on both devices.

@@ -3,7 +3,7 @@
 use crate::args::{EngineArgs, KvArg};
 use crate::models;
 use cli::OutputArgs;
-use cli::{Findings, output};
+use cli::{Findings, Provenance, output};
 use cli::{Outcome, Usage};
 use serde_json::Value;
 
@@ -128,7 +128,10 @@ pub fn run(args: &SpeculateArgs, progress: &dyn Progress) -> Result<Outcome> {
     if found.drafts.is_empty() {
         return Err(models::none_left(&found.failed));
     }
-    output::present(&View(found), &args.output)
+    let provenance = Provenance::on(runtime::device_name(&compute.device))
+        .model("target", &args.target)
+        .models("draft", &args.draft);
+    output::present(&View(found), &args.output, &provenance)
 }
 
 /// Opens a draft, which must have the target's tokenizer.

@@ -96,7 +96,12 @@ pub fn sweep(args: &SweepArgs, progress: &dyn Progress) -> Result<Outcome> {
     }
     let mut comparison = compare::compare(&known, &entrants, &request, progress)?;
     comparison.notes.splice(..0, request::notes(&args.text, &compute));
-    comparison::present(comparison, &args.output, &args.gates)
+    let provenance = request::provenance(&compute, &request.corpora).model("reference", &work.model).bytes(
+        "calibration",
+        "calibration text",
+        calibration.text.as_bytes(),
+    );
+    comparison::present(comparison, &args.output, &args.gates, &provenance)
 }
 
 /// A folder for artifacts, which are removed with it, and the model that they are made from.

@@ -5,7 +5,7 @@ use crate::weights::{median, narrowed};
 use crate::{activations_page, texts};
 use anyhow::Result;
 use cli::text::{self, facts, notes, paragraphs};
-use cli::{Findings, Outcome, output};
+use cli::{Findings, Outcome, Provenance, output};
 use inspection::activations::{self, Activations, Int8, Large, Request, Seen};
 use inspection::place;
 use progress::Progress;
@@ -46,7 +46,12 @@ pub fn run(args: &ActivationsArgs, progress: &dyn Progress) -> Result<Outcome> {
             found.tokens
         ));
     }
-    output::present(&View { found, inputs: args.inputs }, &args.output)
+    let provenance = Provenance::on(runtime::device_name(&request.compute.device)).model("model", &args.model).bytes(
+        "text",
+        &request.text.name,
+        request.text.text.as_bytes(),
+    );
+    output::present(&View { found, inputs: args.inputs }, &args.output, &provenance)
 }
 
 /// What was found, and whether the terminal shows each layer's input.

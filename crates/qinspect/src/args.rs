@@ -14,7 +14,7 @@ use std::path::PathBuf;
 #[derive(Debug, Parser)]
 #[command(name = "qinspect", version, after_help = EXAMPLES)]
 pub struct Cli {
-    /// What to look at.
+    /// Command to run.
     #[command(subcommand)]
     pub command: Command,
     /// Options of every command.
@@ -32,26 +32,26 @@ const EXAMPLES: &str = "Examples:
   qinspect tensors model.gguf --metadata
   qinspect weights models/smollm2 --html weights.html
   qinspect activations models/smollm2 --text book.txt --save calibration.safetensors
-  qinspect layers models/smollm2 --scheme int4-g64 --target-bpw 4.6 --recipe mixed.toml
+  qinspect layers models/smollm2 --scheme int4-g64 --target-bpw 4.6 --write-recipe mixed.toml
   qinspect memory --params 13B --layers 40 --kv-heads 40 --head-dim 128
   qinspect diff models/smollm2 smollm2-int8.gguf
 
-Exit codes: 0 all went well; 1 something failed; 2 wrong usage.";
+Exit codes: 0 success; 1 failure, or models that differ (diff --exit-code); 2 wrong usage.";
 
-/// What qinspect does.
+/// Commands of qinspect.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// What is in a model's files: names, types, shapes, bytes, schemes, totals.
+    /// List the tensors of a model: names, types, shapes, bytes, schemes, totals.
     Tensors(TensorsArgs),
-    /// How the weights of each matrix are spread, and what each scheme loses of them.
+    /// Show the outliers of each weight matrix, and the error of each scheme.
     Weights(WeightsArgs),
-    /// What flows through a model on a text: large dimensions, their tokens, INT8 levels in use.
+    /// Show activations on a text: large dimensions, their tokens, INT8 levels in use.
     Activations(ActivationsArgs),
-    /// Which blocks suffer most from a scheme, and a recipe that keeps these in more bits.
+    /// Rank blocks by what a scheme costs them, and propose a recipe that keeps the worst in more bits.
     Layers(LayersArgs),
-    /// What fits into the memory of a device, by scheme: weights, context, users.
+    /// Compute what fits into the memory of a device, by scheme: weights, context, users.
     Memory(MemoryArgs),
-    /// What differs between two models: each tensor, configuration, metadata.
+    /// Compare two models: each tensor, configuration, metadata.
     Diff(DiffArgs),
 }
 
@@ -185,7 +185,7 @@ pub struct LayersArgs {
     #[arg(long, value_name = "BITS", allow_negative_numbers = true)]
     pub target_bpw: Option<f64>,
     /// Write the recipe, for qconvert --recipe.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long = "write-recipe", alias = "recipe", value_name = "FILE")]
     pub recipe: Option<PathBuf>,
     /// Activation statistics, for schemes that need them (qinspect activations --save writes them).
     #[arg(long, value_name = "FILE")]
@@ -250,7 +250,7 @@ pub struct MemoryArgs {
     #[arg(long, default_value_t = 1.5, value_name = "GIB", allow_negative_numbers = true)]
     pub overhead: f64,
     /// Tokens of each user, where users are counted.
-    #[arg(long, default_value_t = 4096, value_name = "N")]
+    #[arg(long = "ctx", alias = "context", default_value_t = 4096, value_name = "N")]
     pub context: u64,
     /// Schemes, separated by commas, or 'all'.
     #[arg(long, value_delimiter = ',', value_name = "SCHEME")]
@@ -272,6 +272,9 @@ pub struct DiffArgs {
     /// A line for each tensor.
     #[arg(long)]
     pub all: bool,
+    /// Exit with code 1 if the models differ in a tensor, the configuration or the metadata.
+    #[arg(long)]
+    pub exit_code: bool,
     /// Output.
     #[command(flatten)]
     pub output: OutputArgs,

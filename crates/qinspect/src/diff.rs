@@ -5,7 +5,7 @@ use crate::tensors::shortened;
 use crate::weights::narrowed;
 use anyhow::Result;
 use cli::text::{self, facts, notes, paragraphs};
-use cli::{Findings, Outcome, output};
+use cli::{Findings, Outcome, Provenance, output};
 use inspection::diff::{self, Change, Compared, Diff, Status};
 use inspection::place;
 use progress::Progress;
@@ -23,7 +23,11 @@ const LISTED: usize = 10;
 pub fn run(args: &DiffArgs, progress: &dyn Progress) -> Result<Outcome> {
     output::check(&args.output, &[&args.a, &args.b])?;
     let found = diff::compare(&args.a, &args.b, progress)?;
-    output::present(&View { found, each: args.all }, &args.output)
+    let provenance = Provenance::default().model("a", &args.a).model("b", &args.b);
+    let differs = args.exit_code && found.differs();
+    let mut outcome = output::present(&View { found, each: args.all }, &args.output, &provenance)?;
+    outcome.problems.extend(differs.then(|| format!("{} and {} differ", args.a.display(), args.b.display())));
+    Ok(outcome)
 }
 
 /// What was found, and whether the terminal shows each tensor.

@@ -5,7 +5,7 @@ use crate::memory::scheme;
 use crate::texts;
 use anyhow::{Result, bail};
 use cli::text::{self, facts, notes, paragraphs};
-use cli::{Findings, Outcome, output};
+use cli::{Findings, Outcome, Provenance, output};
 use inspection::layers::{self, By, Divergence, Layers, Part, Request};
 use inspection::{Error, place};
 use observe::Calibration;
@@ -47,7 +47,12 @@ pub fn run(args: &LayersArgs, progress: &dyn Progress) -> Result<Outcome> {
             found.recipe.toml.as_bytes(),
         )?;
     }
-    output::present(&View(found), &args.output)
+    let provenance = Provenance::on("cpu").model("model", &args.model).bytes(
+        "text",
+        &request.text.name,
+        request.text.text.as_bytes(),
+    );
+    output::present(&View(found), &args.output, &provenance)
 }
 
 /// The findings of `qinspect layers`, to be shown.

@@ -3,7 +3,7 @@
 use crate::args::MemoryArgs;
 use anyhow::Result;
 use cli::text::{self, facts, notes, paragraphs};
-use cli::{Findings, Outcome, output};
+use cli::{Findings, Outcome, Provenance, output};
 use inspection::memory::{self, CacheShape, Fit, Memory, Request, Row};
 use inspection::{Error, Result as InspectResult};
 use report::chart::{Axis, Line, LinePlot};
@@ -23,7 +23,8 @@ pub fn run(args: &MemoryArgs) -> Result<Outcome> {
         context: args.context,
         schemes: if args.scheme.is_empty() { memory::default_schemes() } else { schemes(&args.scheme)? },
     };
-    output::present(&View(measure(args, &request)?), &args.output)
+    let provenance = args.model.iter().fold(Provenance::default(), |all, path| all.header("model", path));
+    output::present(&View(measure(args, &request)?), &args.output, &provenance)
 }
 
 fn measure(args: &MemoryArgs, request: &Request) -> InspectResult<Memory> {

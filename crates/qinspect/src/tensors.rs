@@ -3,7 +3,7 @@
 use crate::args::TensorsArgs;
 use anyhow::Result;
 use cli::text::{self, facts, notes, paragraphs};
-use cli::{Findings, Outcome, output};
+use cli::{Findings, Outcome, Provenance, output};
 use inspection::metadata::Entry;
 use inspection::tensors::{self, Architecture, TensorInfo, Tensors, Total, alike};
 use report::chart::{Axis, Bar, BarChart};
@@ -16,7 +16,8 @@ use serde_json::{Value, json};
 pub fn run(args: &TensorsArgs) -> Result<Outcome> {
     output::check(&args.output, &[&args.model])?;
     let found = tensors::look(&args.model, args.metadata)?;
-    output::present(&View { found, each: args.all }, &args.output)
+    let provenance = Provenance::default().header("model", &args.model);
+    output::present(&View { found, each: args.all }, &args.output, &provenance)
 }
 
 /// What was found, and whether the terminal shows each tensor.

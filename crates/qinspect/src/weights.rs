@@ -5,7 +5,7 @@ use crate::memory::schemes;
 use crate::weights_page;
 use anyhow::Result;
 use cli::text::{self, facts, notes, paragraphs};
-use cli::{Findings, Outcome, output};
+use cli::{Findings, Outcome, Provenance, output};
 use inspection::weights::{self, Matrix, Request, Weights};
 use inspection::{Error, place};
 use observe::Calibration;
@@ -30,7 +30,8 @@ pub fn run(args: &WeightsArgs, progress: &dyn Progress) -> Result<Outcome> {
     };
     let request = Request { sigma: args.sigma, schemes, calibration };
     let found = weights::measure(&args.model, &request, progress)?;
-    output::present(&View { found, each: args.all }, &args.output)
+    let provenance = Provenance::default().model("model", &args.model);
+    output::present(&View { found, each: args.all }, &args.output, &provenance)
 }
 
 /// What was found, and whether the terminal shows each matrix.

@@ -4,7 +4,7 @@ use crate::{Bits, FloatType, GgmlType, Grouping, Scheme};
 use strsim::levenshtein;
 
 /// Names of other tools, without dashes and underscores, and the schemes that they stand for.
-const ALIASES: [(&str, &str); 10] = [
+const ALIASES: [(&str, &str); 16] = [
     ("fp16", "f16"),
     ("float16", "f16"),
     ("half", "f16"),
@@ -15,6 +15,12 @@ const ALIASES: [(&str, &str); 10] = [
     ("4bit", "nf4"),
     ("8bit", "int8-outlier"),
     ("llmint8", "int8-outlier"),
+    ("awq", "int4-g128"),
+    ("gptq", "int4-g128"),
+    ("w4a16", "int4-g128"),
+    ("w8a16", "int8-row"),
+    ("bnb4bit", "nf4"),
+    ("bnb8bit", "int8-outlier"),
 ];
 
 /// Longest name that is compared with the known ones.
@@ -87,6 +93,9 @@ mod tests {
             ("w8a8", "w8a8-token"),
             ("fp16", "f16"),
             ("llm.int8", "int8-outlier"),
+            ("awq", "int4-g128"),
+            ("GPTQ", "int4-g128"),
+            ("W4A16", "int4-g128"),
         ] {
             assert_eq!(nearest(name).as_deref(), Some(scheme), "{name}");
             assert!(scheme.parse::<Scheme>().is_ok(), "{scheme}");

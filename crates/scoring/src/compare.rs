@@ -1,7 +1,7 @@
 //! Everything together: any number of artifacts against one reference.
 
 use crate::model::LanguageModel;
-use crate::rows::{Limits, Comparison, CorpusInfo, VERSION, smallest_within};
+use crate::rows::{Comparison, CorpusInfo, Limits, VERSION, smallest_within};
 use crate::size::{Errors, Size};
 use crate::stats::Bootstrap;
 use crate::text::Cut;

@@ -237,9 +237,8 @@ mod tests {
             Row { label: label.into(), size_bytes: Some(size), scores, ..Row::default() }
         };
         let rows = [row("a", 100, 0.01), row("b", 60, 0.04), row("c", 50, 0.3)];
-        let smallest = |max_kl, max_size_bytes| {
-            Limits { max_kl, max_size_bytes }.smallest(&rows).map(|row| row.label.as_str())
-        };
+        let smallest =
+            |max_kl, max_size_bytes| Limits { max_kl, max_size_bytes }.smallest(&rows).map(|row| row.label.as_str());
         assert_eq!(smallest(Some(0.05), None), Some("b"));
         assert_eq!(smallest(Some(0.05), Some(55)), None);
         assert_eq!(smallest(None, Some(80)), Some("c"));

@@ -4,18 +4,23 @@ mod legend;
 mod page;
 pub mod table;
 
-use anyhow::Result;
 use crate::gate::GateArgs;
-use cli::{Findings, Outcome, OutputArgs, output};
+use anyhow::Result;
+use cli::{Findings, Outcome, OutputArgs, Provenance, output};
 use report::page::Page;
 use report::table::Table;
 use scoring::rows::Comparison;
 use serde_json::Value;
 
 /// Prints a comparison, writes its files, and applies the gates.
-pub fn present(comparison: Comparison, args: &OutputArgs, gates: &GateArgs) -> Result<Outcome> {
+pub fn present(
+    comparison: Comparison,
+    args: &OutputArgs,
+    gates: &GateArgs,
+    provenance: &Provenance,
+) -> Result<Outcome> {
     let failed_gates = gates.failures(&comparison, &table::table(&comparison)?);
-    Ok(Outcome { failed_gates, ..output::present(&Compared(comparison), args)? })
+    Ok(Outcome { failed_gates, ..output::present(&Compared(comparison), args, provenance)? })
 }
 
 /// A comparison, to be shown.

@@ -11,7 +11,8 @@ use std::fmt::Write;
 
 /// The table, without notes.
 pub fn table(comparison: &Comparison) -> Result<Table, report::Error> {
-    let mut table = Table::new(format!("Compared with {}", comparison.reference), columns(&Measures::of_comparison(comparison)));
+    let mut table =
+        Table::new(format!("Compared with {}", comparison.reference), columns(&Measures::of_comparison(comparison)));
     for row in &comparison.rows {
         table.push(cells(row, comparison))?;
     }

@@ -1,5 +1,6 @@
 use super::super::legend;
 use super::*;
+use scoring::rows::Limits;
 use scoring::{agreement, battery, size, verdict::Because};
 
 fn scores(ppl: f64, ratio: Option<f64>) -> TextScores {
@@ -97,6 +98,8 @@ pub(crate) fn sample() -> Comparison {
         seed: 0,
         margin: Default::default(),
         smallest_within_margin: Some("int8-row.gguf".into()),
+        limits: Limits::default(),
+        smallest_within_limits: None,
         methods: vec!["How it was done.".into()],
         notes: vec!["reference: a note".into()],
         rows: vec![
