@@ -111,13 +111,24 @@ fn describe_methods(methods: &[(String, Vec<String>)]) -> String {
     )
 }
 
+/// Misfits with the same reason in one sentence, which names the first two weights.
 fn describe(misfits: &[Misfit]) -> String {
-    let mut text = String::new();
-    for m in misfits.iter().take(3) {
-        let _ = write!(text, "{} {:?}: {}; {}. ", m.weight, m.shape, m.why, m.instead);
+    let mut reasons: Vec<(&str, &str, Vec<String>)> = Vec::new();
+    for m in misfits {
+        let name = format!("{} {:?}", m.weight, m.shape);
+        match reasons.iter_mut().find(|(why, instead, _)| (*why, *instead) == (m.why.as_str(), m.instead.as_str())) {
+            Some((_, _, names)) => names.push(name),
+            None => reasons.push((&m.why, &m.instead, vec![name])),
+        }
     }
-    if misfits.len() > 3 {
-        let _ = write!(text, "({} more weights do not fit; --dry-run lists them)", misfits.len() - 3);
+    let mut text = String::new();
+    for (why, instead, names) in reasons.iter().take(3) {
+        let count = if names.len() > 1 { format!(" ({} weights)", names.len()) } else { String::new() };
+        let _ = write!(text, "{}{count}: {why}; {instead}. ", first_names(names));
+    }
+    let named: usize = reasons.iter().take(3).map(|(_, _, names)| names.len()).sum();
+    if misfits.len() > named {
+        let _ = write!(text, "({} more weights do not fit; --dry-run lists them)", misfits.len() - named);
     }
     text.trim_end().to_string()
 }
