@@ -56,7 +56,7 @@ impl Bars {
         Self { target: Target::Hidden, current: Current::default(), _lines: None }
     }
 
-    /// Whether bars are drawn.
+    /// Returns whether bars are drawn.
     #[must_use]
     pub fn is_visible(&self) -> bool {
         self.target == Target::Terminal
@@ -83,7 +83,7 @@ impl Bars {
         self.with_current(|bar| bar.inc(n));
     }
 
-    /// What is being worked on now, shown at the end of the line.
+    /// Sets the text at the end of the line: the item that is being worked on.
     pub fn message(&self, text: &str) {
         self.with_current(|bar| bar.set_message(one_line(text)));
     }

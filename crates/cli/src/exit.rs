@@ -31,7 +31,7 @@ pub fn code(e: &anyhow::Error) -> ExitCode {
     ExitCode::from(if is_usage(e) { 2 } else { 1 })
 }
 
-/// Whether an error is a mistake in the request. This is the one list of such errors, for all programs.
+/// Returns whether an error is a mistake in the request. This is the one list of such errors, for all programs.
 pub fn is_usage(e: &anyhow::Error) -> bool {
     e.is::<Usage>()
         || e.downcast_ref().is_some_and(runtime::Error::is_usage)

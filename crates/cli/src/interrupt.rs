@@ -1,4 +1,4 @@
-//! What a program does when it is told to stop.
+//! Ctrl-C, SIGTERM and SIGHUP.
 
 use std::io::Write;
 

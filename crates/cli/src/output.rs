@@ -37,7 +37,7 @@ pub struct OutputArgs {
 }
 
 impl OutputArgs {
-    /// Whether JSON goes to standard output.
+    /// Returns whether JSON goes to standard output.
     pub fn prints_json(&self) -> bool {
         matches!(self.json, Some(None))
     }
@@ -58,7 +58,7 @@ pub struct JsonArgs {
 }
 
 impl JsonArgs {
-    /// Whether standard output is for JSON.
+    /// Returns whether standard output is for JSON.
     pub fn prints(&self) -> bool {
         matches!(self.json, Some(None))
     }

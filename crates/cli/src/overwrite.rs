@@ -3,7 +3,7 @@
 use clap::Args;
 use store::output::Existing;
 
-/// What becomes of a destination that exists.
+/// Treatment of a destination that exists.
 #[derive(Debug, Clone, Copy, Default, Args)]
 pub struct OverwriteArgs {
     /// Replace a destination that exists, as far as one of these programs wrote it and nobody edited it since; every

@@ -43,9 +43,9 @@ pub struct Record {
 /// One input of a result.
 #[derive(Debug, Serialize)]
 struct Input {
-    /// What the input was for, such as `reference` or `text`.
+    /// Function of the input, such as `reference` or `text`.
     role: &'static str,
-    /// Its path or name.
+    /// Path or name of the input.
     name: String,
     /// BLAKE3: of a model over names, types, shapes and bytes of its tensors (`qconvert.source_blake3` of artifacts made
     /// from it), of a text over its bytes. None where not all was read.

@@ -119,7 +119,7 @@ pub fn packed_in_gguf(plan: &Plan, source: &Source<'_>, settings: &Settings) -> 
     })
 }
 
-/// What to know of weights that serve as two modules, or are quantized a second time.
+/// Notes on weights that serve as two modules, or that are quantized a second time.
 pub fn of_sources(plan: &Plan, source: &Source<'_>) -> Vec<String> {
     let quantized = || plan.weights.iter().filter(|w| w.scheme.is_some()).map(|w| &source.weights[w.index]);
     let mut notes = Vec::new();

@@ -1,4 +1,4 @@
-//! Whether a checkpoint is a whole model, and what a user should know of it before converting.
+//! Checks that a checkpoint is a complete model, and warnings for a user before the conversion.
 
 use crate::error::{Error, Result};
 use crate::source::Weight;
@@ -80,8 +80,8 @@ fn expected(model: &Model, c: &Config) -> Vec<(String, Vec<usize>)> {
     all
 }
 
-/// Whether the model that the configuration names has an output projection over the vocabulary: a classifier, a
-/// reward model or a model of embeddings has none.
+/// Returns whether the model that the configuration names has an output projection over the vocabulary. Classifiers,
+/// reward models and models of embeddings have none.
 fn has_lm_head(model: &Model) -> bool {
     let named = model.config_json.as_ref().and_then(|json| json.get("architectures")?.as_array());
     let names: Vec<&str> = named.into_iter().flatten().filter_map(|name| name.as_str()).collect();
@@ -95,7 +95,7 @@ fn has_lm_head(model: &Model) -> bool {
     }
 }
 
-/// Whether a projection has a bias: Qwen2's q, k and v always, others where config.json says so.
+/// Returns whether a projection has a bias: Qwen2's q, k and v always, others where config.json says so.
 fn has_bias(model: &Model, c: &Config, module: &str) -> bool {
     let said = |key: &str| model.config_json.as_ref().is_some_and(|json| json[key] == true);
     let qkv = ["q_proj", "k_proj", "v_proj"].iter().any(|p| module.ends_with(p));
@@ -143,7 +143,7 @@ pub fn config(model: &Model, weights: &mut Vec<Weight>, warnings: &mut Vec<Strin
     }
 }
 
-/// What is stored and the configuration does not ask for.
+/// Warnings on stored tensors that the configuration does not ask for.
 fn unasked(model: &Model, config: &Config, weights: &[Weight]) -> Vec<String> {
     let mut warnings = Vec::new();
     let names = || weights.iter().map(|w| w.name.as_str()).filter_map(|name| Some((layer(name)?, name)));
@@ -200,7 +200,8 @@ pub fn check_llama_cpp(config: &Config, weights: &[Weight]) -> Result<()> {
     }
 }
 
-/// Whether llama.cpp reads a tensor of this name: biases of attention's output and of the MLP are Llama's alone.
+/// Returns whether llama.cpp reads a tensor of this name: biases of attention's output and of the MLP are Llama's
+/// alone.
 fn is_read_by_llama_cpp(config: &Config, name: &str) -> bool {
     let Some(index) = layer(name) else {
         return matches!(name, "model.embed_tokens.weight" | "model.norm.weight" | "lm_head.weight");
@@ -221,7 +222,7 @@ fn layer(name: &str) -> Option<usize> {
     name.strip_prefix("model.layers.")?.split('.').next()?.parse().ok()
 }
 
-/// What other programs will miss of the model's tokenizer.
+/// Adds warnings on parts of the model's tokenizer that other programs will miss.
 pub fn tokenizer_warnings(model: &Model, rows: Option<usize>, warnings: &mut Vec<String>) {
     let Some(text) = model.side_file("tokenizer.json") else {
         let old = ["tokenizer.model", "vocab.json"].into_iter().find(|name| model.side_file(name).is_some());

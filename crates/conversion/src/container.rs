@@ -17,22 +17,22 @@ use store::{DType, gguf, safetensors};
 /// An artifact being written.
 pub struct Artifact {
     files: Vec<OutputFile>,
-    /// Where the hash of the source goes in each file.
+    /// Offset of the placeholder for the source's hash, in each file.
     patches: Vec<Option<u64>>,
     /// For each planned weight, file and offset of each tensor.
     places: Vec<Vec<(usize, u64)>>,
     directory: Option<OutputDir>,
     bytes: u64,
-    /// Whether what is encoded for it is dropped instead of written.
+    /// True in a rehearsal: encoded bytes are dropped instead of written.
     rehearsed: bool,
-    /// What the files hold besides the weights.
+    /// Contents of the files besides the weights.
     pub(crate) beside: Beside,
     /// Things that a user should know.
     pub(crate) notes: Vec<String>,
 }
 
-/// What an artifact holds besides its weights, for comparison once it is written. The hash of
-/// the source is still its placeholder.
+/// Contents of an artifact besides its weights, for comparison once it is written. The hash of the source is still its
+/// placeholder.
 #[derive(Debug, Clone)]
 pub enum Beside {
     /// A GGUF model.
@@ -53,14 +53,14 @@ pub struct Finished {
     file: Option<OutputFile>,
     directory: Option<OutputDir>,
     bytes: u64,
-    /// What its files hold besides the weights.
+    /// Contents of the artifact's files besides the weights.
     pub(crate) beside: Beside,
     /// Things that a user should know.
     pub(crate) notes: Vec<String>,
 }
 
 impl Finished {
-    /// Where its files lie until then.
+    /// Path of the artifact's files before they are put in place.
     pub fn path(&self) -> &Path {
         match (&self.directory, &self.file) {
             (Some(directory), _) => directory.path(),
@@ -81,7 +81,7 @@ impl Finished {
     }
 }
 
-/// Where the tensors of one weight go.
+/// Destination of the tensors of one weight.
 #[derive(Clone, Copy)]
 pub struct Sink<'a> {
     artifact: &'a Artifact,
@@ -114,7 +114,7 @@ impl Artifact {
         }
     }
 
-    /// Where the planned weight number `at` goes.
+    /// Returns the destination of the planned weight number `at`.
     pub fn sink(&self, at: usize) -> Sink<'_> {
         Sink { artifact: self, places: self.places.get(at).map_or(&[], Vec::as_slice) }
     }
@@ -223,7 +223,7 @@ fn module_of(name: &str) -> &str {
     }
 }
 
-/// What a GGUF file of this plan holds besides its weights.
+/// Builds the metadata and tensors of a GGUF file besides its weights.
 fn gguf_beside(source: &Source<'_>, plan: &Plan, settings: &Settings) -> Result<gguf::HfMetadata> {
     let config = config::float_config_json(source, plan).ok_or_else(|| {
         Error::Request(format!(
@@ -246,8 +246,8 @@ fn gguf_beside(source: &Source<'_>, plan: &Plan, settings: &Settings) -> Result<
     Ok(hf)
 }
 
-/// As [`prepare`], for an artifact whose weights are encoded and dropped. Its files are removed with
-/// it. Without a destination there are none, and only what they would hold is checked.
+/// Like [`prepare`], for an artifact whose weights are encoded and dropped. Its files are removed with it. Without a
+/// destination no files are made, and only their contents are checked.
 ///
 /// # Errors
 /// As [`prepare`].
@@ -318,7 +318,7 @@ fn gguf_tensors(plan: &Plan, hf: &gguf::HfMetadata, path: &Path) -> Result<Vec<g
     Ok(planned)
 }
 
-/// Which tensors go into which file: in order, each file up to `most` bytes of data, or one tensor.
+/// Distributes tensors over files, in order: each file holds up to `most` bytes of data, or one tensor.
 fn gguf_parts(planned: &[gguf::PlannedTensor], most: Option<u64>) -> Vec<Range<usize>> {
     let most = most.unwrap_or(u64::MAX);
     let (mut parts, mut start, mut bytes) = (Vec::new(), 0, 0u64);

@@ -5,12 +5,12 @@ use half::f16;
 use schemes::{Bits, Error, FloatType, GgmlType, Grouping, Overflow, Packing, encode_floats, ggml, int, nf4, outlier};
 use std::ops::Range;
 
-/// How the integer codes of a row are laid out.
+/// Layout of the integer codes of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CodeLayout {
     /// Codes in a tensor of their own, `row_bytes` apart, scales in another.
     Rows {
-        /// How codes lie in bytes.
+        /// Packing of codes into bytes.
         packing: Packing,
         /// Bytes from one row to the next.
         row_bytes: usize,
@@ -19,7 +19,7 @@ pub enum CodeLayout {
     Blocks,
 }
 
-/// How one weight is encoded. Streams are numbered as the layouts list their tensors.
+/// Encoding of one weight. Streams are numbered as the layouts list their tensors.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Encoding {
     /// Bytes as stored, row by row.
@@ -30,11 +30,11 @@ pub enum Encoding {
     Int {
         /// Width of a code.
         bits: Bits,
-        /// Which weights share a scale.
+        /// Weights that share a scale.
         grouping: Grouping,
         /// Type of the scales.
         scale: FloatType,
-        /// Where codes go.
+        /// Layout of the codes.
         layout: CodeLayout,
         /// Write the one scale of a matrix once for each row.
         repeat: bool,
@@ -55,11 +55,11 @@ pub enum Encoding {
     },
     /// A ggml type with its own rule for scales.
     Ggml(GgmlType),
-    /// What another encoding decodes to, rounded to a float type: one stream.
+    /// Decoded values of another encoding, rounded to a float type: one stream.
     Emulated(Box<Encoding>, FloatType),
 }
 
-/// What must be known of the whole matrix before its rows can be encoded.
+/// Statistics of the whole matrix that encoding its rows needs.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Prepass {
     /// The one scale of the matrix, rounded.
@@ -116,7 +116,7 @@ impl Encoding {
         }
     }
 
-    /// Whether the whole matrix must be seen first.
+    /// Returns whether encoding needs a [`Prepass`] over the whole matrix.
     pub fn needs_prepass(&self) -> bool {
         matches!(self.codes(), Encoding::Int { grouping: Grouping::Tensor, .. } | Encoding::Nf4Nested(_))
     }
@@ -141,8 +141,7 @@ impl Encoding {
         }
     }
 
-    /// How many values of a chunk are beyond the float type that is to hold them, and so are
-    /// clamped.
+    /// Counts the values of a chunk that are beyond the float type that is to hold them, and so are clamped.
     pub fn clamped(&self, chunk: Chunk<'_>) -> u64 {
         let beyond = |ty: FloatType, v: f32| v.is_finite() && ty.round(v).is_infinite();
         let count = match self {
@@ -230,7 +229,7 @@ fn at_chunk(e: Error, first_row: usize, cols: usize) -> Error {
 }
 
 impl Codes {
-    /// What a reader of the artifact will decode, for rows `rows` (as [`Chunk`] numbered them).
+    /// Decodes rows `rows` (as [`Chunk`] numbered them) to the values that a reader of the artifact gets.
     pub fn decode(&self, encoding: &Encoding, rows: Range<usize>, cols: usize, prepass: &Prepass, out: &mut [f32]) {
         match (self, encoding) {
             (Codes::Float(ty, bytes), _) => schemes::decode_floats(*ty, bytes, out),

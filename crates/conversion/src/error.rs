@@ -11,7 +11,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 pub struct Misfit {
     /// The weight.
     pub weight: String,
-    /// Its shape, `[out, in]`.
+    /// Shape of the weight, `[out, in]`.
     pub shape: Vec<usize>,
     /// Why not.
     pub why: String,
@@ -19,7 +19,7 @@ pub struct Misfit {
     pub instead: String,
 }
 
-/// What can go wrong in a conversion.
+/// Errors of a conversion.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// Reading or writing files.
@@ -46,7 +46,7 @@ pub enum Error {
     #[error("{}", describe_methods(.0))]
     Methods(Vec<(String, Vec<String>)>),
     /// A weight holds a NaN or an infinity, whether it would be quantized or not.
-    #[error("{file}: tensor {weight}: {value} at {}: only finite weights are converted", place(.index))]
+    #[error("{file}: tensor {weight}: {value} at {}: only finite weights are converted", describe_index(.index))]
     NotFinite {
         /// The file.
         file: std::path::PathBuf,
@@ -77,9 +77,9 @@ pub enum Error {
     /// A finished artifact is not what it should be; nothing was put in place.
     #[error("{path}: failed verification, and what was there is left as it was: {source}")]
     Unverified {
-        /// Where the artifact would have been put.
+        /// Destination of the artifact.
         path: std::path::PathBuf,
-        /// What is wrong.
+        /// Difference that was found.
         source: Box<Error>,
     },
     /// Something of a written file but its weights is not as it was to be: metadata, a file that
@@ -93,7 +93,7 @@ pub enum Error {
     },
 }
 
-fn place(index: &[usize]) -> String {
+fn describe_index(index: &[usize]) -> String {
     match index {
         [row, col] => format!("row {row}, column {col}"),
         [i] => format!("index {i}"),

@@ -54,22 +54,22 @@ pub struct Job {
     pub settings: Settings,
     /// The GGUF file or the directory to write.
     pub destination: PathBuf,
-    /// What becomes of a destination that exists.
+    /// Treatment of a destination that exists.
     pub existing: Existing,
 }
 
 /// One artifact made.
 #[derive(Debug)]
 pub struct Made {
-    /// Where it is.
+    /// Path of the artifact.
     pub path: PathBuf,
     /// The plan that was carried out.
     pub plan: Plan,
     /// Bytes of the weight files.
     pub bytes: u64,
-    /// What its weights lost.
+    /// Errors of the artifact's weights.
     pub losses: Losses,
-    /// Whether it was verified.
+    /// True if the artifact was verified.
     pub verified: bool,
 }
 
@@ -94,7 +94,7 @@ pub fn rehearse(source: &Source<'_>, jobs: &[Job], progress: &dyn Progress) -> R
     Ok(encode_all(source, jobs, container::rehearse, progress)?.plans)
 }
 
-/// What a pass over the source left.
+/// Results of a pass over the source.
 struct Encoded {
     plans: Vec<Plan>,
     artifacts: Vec<container::Artifact>,

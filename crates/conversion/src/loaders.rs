@@ -1,5 +1,5 @@
-//! What transformers can load from compressed-tensors and bitsandbytes, and the names by which it
-//! is told what stays float.
+//! Models that transformers can load from compressed-tensors and bitsandbytes, and the names by which config.json tells
+//! it what stays float.
 //!
 //! transformers turns every Linear of a model into a quantized one, except those in `ignore`
 //! (compressed-tensors) or `llm_int8_skip_modules` (bitsandbytes). A Linear that is stored float
@@ -209,7 +209,7 @@ fn family<'a>(source: &'a Source<'_>, families: &[&str]) -> Option<&'a str> {
     types.into_iter().find(|t| families.contains(t))
 }
 
-/// Whether transformers and vLLM load the layout as modules of a model.
+/// Returns whether transformers and vLLM load the layout as modules of a model.
 fn is_loaded(layout: Layout) -> bool {
     matches!(layout, Layout::CompressedTensors | Layout::Bitsandbytes)
 }
@@ -417,7 +417,7 @@ fn entire(pattern: &str) -> Option<Regex> {
     Regex::new(&format!("^(?:{pattern})$")).ok()
 }
 
-/// Whether a pattern means any of the names.
+/// Returns whether a pattern matches any of the names.
 fn hits(pattern: &str, names: &[&str]) -> bool {
     entire(pattern).is_none_or(|regex| names.iter().any(|name| regex.is_match(name)))
 }

@@ -44,7 +44,7 @@ fn planned<T>(
     planned_by(model, scheme, (&[], exclude), see)
 }
 
-/// What stays float of a planned model, and the modules that are quantized.
+/// Returns the modules of a planned model that stay float, and those that are quantized.
 fn kept_and_quantized(source: &Source<'_>, plan: &Plan) -> (Kept, Vec<String>) {
     let quantized = plan.weights.iter().filter(|w| w.scheme.is_some());
     (kept(source, plan), quantized.map(|w| source.weights[w.index].module().to_string()).collect())
@@ -69,7 +69,7 @@ fn named_weights_that_transformers_computes_with_as_floats_are_refused() {
     assert!(e.contains("mixer.out_proj.weight has a float weight that transformers initializes"), "{e}");
 }
 
-/// What compressed-tensors does with an entry of `ignore`.
+/// Matches a module against entries of `ignore` as compressed-tensors does.
 fn is_ignored(ignore: &[String], module: &str) -> bool {
     ignore.iter().any(|entry| match entry.strip_prefix("re:") {
         Some(pattern) => Regex::new(&format!("^(?:{pattern})")).expect("a pattern").is_match(module),
@@ -77,7 +77,7 @@ fn is_ignored(ignore: &[String], module: &str) -> bool {
     })
 }
 
-/// What transformers does with an entry of `llm_int8_skip_modules`.
+/// Matches a module against entries of `llm_int8_skip_modules` as transformers does.
 fn is_skipped(skip: &[String], module: &str) -> bool {
     skip.iter().any(|entry| {
         let start = Regex::new(&format!(r"^(?:{entry})(?:\.|$)")).expect("a pattern");

@@ -29,19 +29,19 @@ pub struct Settings {
     pub target: Target,
     /// The layout, if the default is not wanted.
     pub layout: Option<Layout>,
-    /// What to do with values that the float type can't hold.
+    /// Treatment of values that the float type can't hold.
     pub overflow: Overflow,
     /// Write quantized weights as what they decode to, in this type, so that any engine can score
     /// them.
     pub emulate: Option<FloatType>,
     /// Largest shard in bytes.
     pub max_shard: Option<u64>,
-    /// Which weights are quantized.
+    /// Rules that choose the quantized weights and their schemes.
     pub rules: Rules,
     /// Activation statistics.
     pub calibration: Option<Calibration>,
-    /// Whether the finished artifact is read again, and compared with what was to be written,
-    /// before it replaces what is at its destination.
+    /// True to read the finished artifact again, and compare it with its source, before it replaces anything at its
+    /// destination.
     pub verify: bool,
     /// A GPU that then also decodes the weights, as it would to run them.
     pub verify_on: Option<Device>,
@@ -64,14 +64,14 @@ impl Settings {
     }
 }
 
-/// What becomes of one weight.
+/// Plan for one weight.
 #[derive(Debug, Clone)]
 pub struct PlannedWeight {
     /// Index among the source's weights.
     pub index: usize,
-    /// Its scheme; none when it stays as it is.
+    /// Scheme of the weight; none if it stays as it is.
     pub scheme: Option<Scheme>,
-    /// Its name in the artifact, ending in `.weight` where the source's does.
+    /// Name of the weight in the artifact, ending in `.weight` where the source's does.
     pub name: String,
     /// Order of its rows in the artifact.
     pub order: RowOrder,
@@ -84,12 +84,12 @@ pub struct PlannedWeight {
 pub struct Plan {
     /// The requested scheme: that of the weights which no rule names.
     pub scheme: Scheme,
-    /// What the artifact is called: its scheme; of a mixed one every scheme that the blocks'
-    /// projections and other quantized weights have, joined by `+`, that of the request first.
+    /// Label of the artifact: its scheme. For a mixed artifact every scheme of its quantized weights, joined by `+`,
+    /// the requested one first.
     pub label: String,
     /// The container.
     pub target: Target,
-    /// What becomes of each weight, in order.
+    /// Plan for each weight, in order.
     pub weights: Vec<PlannedWeight>,
     /// Weights that don't fit. A plan with any is not carried out.
     pub misfits: Vec<Misfit>,
@@ -102,13 +102,13 @@ pub struct Plan {
 pub struct Source<'a> {
     /// The opened model.
     pub model: &'a Model,
-    /// Its weights.
+    /// Weights of the model.
     pub weights: Vec<Weight>,
     /// The float type of most of it.
     pub float: FloatType,
-    /// Its configuration, where it has one that is known here; the weights suit it.
+    /// Configuration, if it is one that is known here. The weights suit it.
     pub config: Option<store::Config>,
-    /// What a user should know of it, its own warnings first.
+    /// Warnings for the user, those of the model's files first.
     pub warnings: Vec<String>,
 }
 
@@ -171,7 +171,7 @@ impl<'a> Source<'a> {
         }
         let beside = artifact_checks::companions(&self.weights);
         for (index, weight) in self.weights.iter().enumerate() {
-            let (name, order) = self.place(weight, config)?;
+            let (name, order) = self.artifact_name(weight, config)?;
             let chosen = self.scheme_for(weight, scheme, settings);
             let laid = self.lay(weight, &name, order, chosen, settings, wide);
             match laid.and_then(|laid| artifact_checks::check_companions(weight, &beside, laid)) {
@@ -244,7 +244,7 @@ impl<'a> Source<'a> {
         if names.is_empty() { first } else { names.join("+") }
     }
 
-    /// What a projection that stays is called.
+    /// Name in the artifact of a projection that stays as it is.
     fn kept_name(&self, weight: &Weight, target: Target) -> String {
         match source::plain_dtype(weight) {
             Some(DType::Ggml(ty)) if target == Target::Gguf => format!("ggml-{ty}"),
@@ -314,7 +314,7 @@ impl<'a> Source<'a> {
 
     /// Name and row order in GGUF, whose models need a configuration; in safetensors (none
     /// given) both are the source's.
-    fn place(&self, weight: &Weight, config: Option<&store::Config>) -> Result<(String, RowOrder)> {
+    fn artifact_name(&self, weight: &Weight, config: Option<&store::Config>) -> Result<(String, RowOrder)> {
         let Some(config) = config else {
             return Ok((weight.name.clone(), RowOrder::Natural));
         };

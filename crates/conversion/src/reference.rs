@@ -122,7 +122,7 @@ fn code(x: f32, qmax: f32) -> f32 {
     f32::from(x.max(-qmax).min(qmax).round_ties_even() as i8)
 }
 
-/// What must be known of a whole matrix.
+/// Statistics of a whole matrix that the definitions need.
 #[derive(Debug, Default)]
 pub struct Whole {
     scale: f32,
@@ -130,7 +130,7 @@ pub struct Whole {
     nested: Vec<f32>,
 }
 
-/// What the encoding needs of all rows.
+/// Computes the statistics of all rows that the encoding needs.
 pub fn whole(rows: &Rows<'_>, encoding: &Encoding) -> Whole {
     let blocks = |block: usize| -> Vec<f32> {
         let chunks: Vec<Range<usize>> = chunks(rows, encoding);
@@ -178,7 +178,7 @@ pub fn chunks(rows: &Rows<'_>, encoding: &Encoding) -> Vec<Range<usize>> {
     (0..rows.rows).step_by(step).map(|r| r..(r + step).min(rows.rows)).collect()
 }
 
-/// What rows from number `first` on must decode to.
+/// Values that the rows from number `first` on must decode to.
 ///
 /// # Errors
 /// [`Error::Codec`] when ggml's rule refuses the values.
@@ -283,7 +283,7 @@ fn outlier_row(row: &[f32], columns: &[u32], scale: FloatType, overflow: Overflo
 /// The values that a block of weights decodes to.
 type Block = fn(&[f32]) -> Vec<f32>;
 
-/// Of the ggml types whose scale follows from the extremes of a block, what a block decodes to.
+/// Definition of a ggml type whose scale follows from the extremes of a block: the decoded values of a block.
 fn ggml_row(ty: GgmlType) -> Option<Block> {
     Some(match ty {
         GgmlType::Q8_0 => |block| {
@@ -332,8 +332,8 @@ fn above_least(block: &[f32], levels: f32) -> Vec<f32> {
     block.iter().map(|v| ((v - least) * inverse + 0.5).floor().min(levels) * stored + low).collect()
 }
 
-/// Of the ggml types whose scales are searched for: what ggml's rule makes of the rows. That it is near
-/// the values is checked apart ([`is_near`]).
+/// Values that ggml's own search gives, for types whose scales are searched for. [`is_near`] checks apart that they are
+/// near the weights.
 fn searched(weight: &Weight, ty: GgmlType, cols: usize, values: &[f32], first: usize) -> Result<Vec<f32>> {
     let mut blocks = Vec::new();
     ggml::encode_rows(ty, values, cols, first, &mut blocks)
@@ -343,8 +343,8 @@ fn searched(weight: &Weight, ty: GgmlType, cols: usize, values: &[f32], first: u
     Ok(out)
 }
 
-/// Whether rows of a searched ggml type are nearer to their values than zeros would be: their squared
-/// error is under half of their squares. Every other encoding is exact here.
+/// Returns whether rows of a searched ggml type are nearer to their values than zeros would be: their squared error is
+/// under half of their squares. Every other encoding is exact here.
 pub fn is_near(encoding: &Encoding, values: &[f32], found: &[f32]) -> bool {
     let Encoding::Ggml(ty) = encoding.codes() else { return true };
     if ggml_row(*ty).is_some() {
@@ -359,7 +359,7 @@ pub fn is_near(encoding: &Encoding, values: &[f32], found: &[f32]) -> bool {
     error <= 0.5 * signal || signal <= 1e-12 * values.len() as f64
 }
 
-/// Whether a tensor of an artifact holds the source's bytes.
+/// Returns whether a tensor of an artifact holds the source's bytes.
 pub fn same_bytes(weight: &Weight, written: &Tensor) -> bool {
     let stored: Option<&[u8]> = match &weight.values {
         Values::Tensor(t) => Some(&t.data),

@@ -7,7 +7,7 @@ use serde_json::Value;
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 
-/// What a tensor does in a model.
+/// Function of a tensor in a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Role {
     /// A Linear of a text block's attention or MLP, stored `[out, in]`.
@@ -33,14 +33,14 @@ pub enum Role {
 }
 
 impl Role {
-    /// Whether weights of this role are quantized unless a rule says otherwise.
+    /// Returns whether weights of this role are quantized unless a rule says otherwise.
     pub fn is_quantized_by_default(self) -> bool {
         matches!(self, Role::Projection | Role::Expert)
     }
 }
 
 impl Role {
-    /// Its name for several.
+    /// Plural noun for weights of this role.
     pub fn plural(self) -> String {
         match self {
             Role::Router => "routers and gates".into(),
@@ -278,7 +278,7 @@ pub struct Roles<'a> {
     convolved: HashSet<(&'a str, bool)>,
     /// Numbers of experts that config.json names.
     experts: Vec<usize>,
-    /// Whether `c_attn`, `c_proj` and `c_fc` are stored `[in, out]`.
+    /// True if `c_attn`, `c_proj` and `c_fc` are stored `[in, out]`.
     conv1d: bool,
 }
 
@@ -305,7 +305,7 @@ impl<'a> Roles<'a> {
         roles
     }
 
-    /// Whether a Linear's bias, or its shape alone, shows that its weight is `[in, out]`.
+    /// Returns whether a Linear's bias, or its shape alone, shows that its weight is `[in, out]`.
     fn is_transposed(&self, t: &Stored<'_>) -> bool {
         let (Some(module), &[rows, cols]) = (t.name.strip_suffix(".weight"), t.shape) else { return false };
         let leaf = module.rsplit('.').next().unwrap_or_default();
@@ -319,7 +319,7 @@ impl<'a> Roles<'a> {
     }
 
     /// The role of a tensor.
-    pub fn of(&self, name: &str, shape: &[usize]) -> Role {
+    pub fn role(&self, name: &str, shape: &[usize]) -> Role {
         let module = name.strip_suffix(".weight");
         let matrix = module.is_some() && shape.len() == 2;
         let path: Vec<&str> = module.unwrap_or(name).split('.').collect();
@@ -365,8 +365,8 @@ impl<'a> Roles<'a> {
         tail.iter().any(|c| is_mixer_component(c)) || state(parent)
     }
 
-    /// Whether a tensor chooses experts: by its name, or because it has one output for each expert of the module
-    /// that holds them.
+    /// Returns whether a tensor chooses experts: by its name, or because it has one output for each expert of the
+    /// module that holds them.
     fn is_router(&self, parent: &str, leaf: &str, tail: &[&str], shape: &[usize]) -> bool {
         let named = |c: &&str| {
             c.contains("router")
@@ -390,7 +390,7 @@ impl<'a> Roles<'a> {
     }
 }
 
-/// Whether a Linear of a text block is one of attention's or an MLP's.
+/// Returns whether a Linear of a text block is one of attention's or an MLP's.
 fn is_projection(leaf: &str, tail: &[&str]) -> bool {
     let parents = &tail[..tail.len() - 1];
     let attention = parents.iter().any(|c| {
@@ -405,7 +405,7 @@ fn is_projection(leaf: &str, tail: &[&str]) -> bool {
     PROJECTIONS.contains(&leaf) || SHARED_GGUF.contains(&leaf) || mlp && (IN_MLP.contains(&leaf) || leaf == "gate")
 }
 
-/// Whether a module of this name is a table of embeddings, and no Linear that projects embeddings.
+/// Returns whether a module of this name is a table of embeddings, and no Linear that projects embeddings.
 fn is_table(leaf: &str) -> bool {
     let linear = ["proj", "mapping", "dense", "embed_out", "linear"].iter().any(|part| leaf.contains(part));
     leaf.contains("embed") && !linear
@@ -435,12 +435,12 @@ const TABLES: [&str; 19] = [
     "relative_attention_bias",
 ];
 
-/// Whether a module is surely a table of embeddings, and not a Linear that makes embeddings.
+/// Returns whether a module is surely a table of embeddings, and not a Linear that makes embeddings.
 pub fn is_known_table(module: &str) -> bool {
     TABLES.contains(&module.rsplit('.').next().unwrap_or_default())
 }
 
-/// Whether a component of a path names a mixer that is no softmax attention.
+/// Returns whether a component of a path names a mixer that is no softmax attention.
 pub fn is_mixer_component(component: &str) -> bool {
     MIXERS.contains(&component) || component.starts_with("ssm_")
 }
@@ -454,12 +454,12 @@ fn is_number(component: &str) -> bool {
     !component.is_empty() && component.bytes().all(|b| b.is_ascii_digit())
 }
 
-/// Whether a path leads out of the text model.
+/// Returns whether a path leads out of the text model.
 pub fn leaves_text(name: &str) -> bool {
     name.split('.').any(is_tower_component)
 }
 
-/// Whether a component of a path names a tower, a projector or a block for multi-token prediction.
+/// Returns whether a component of a path names a tower, a projector or a block for multi-token prediction.
 pub fn is_tower_component(component: &str) -> bool {
     TOWERS.iter().any(|t| component.contains(t)) || TOWER_COMPONENTS.contains(&component)
 }

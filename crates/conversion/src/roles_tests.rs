@@ -13,7 +13,7 @@ fn roles(config: &Value, weights: &[(&str, &[usize])]) -> Vec<Role> {
         .collect();
     let stored: Vec<Stored<'_>> = names.iter().zip(weights).map(|(name, (_, shape))| Stored { name, shape }).collect();
     let roles = Roles::new(&stored, Some(config));
-    stored.iter().map(|t| roles.of(t.name, t.shape)).collect()
+    stored.iter().map(|t| roles.role(t.name, t.shape)).collect()
 }
 
 /// A `[64, 64]` weight's role in a model that holds nothing else.

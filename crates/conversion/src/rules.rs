@@ -1,12 +1,12 @@
-//! Which scheme each weight gets: the default, `--include`/`--exclude`, and recipes.
+//! Rules that give each weight its scheme: the default, `--include`/`--exclude`, and recipes.
 
 use crate::{Error, Result, roles::Role, source::Weight};
 use globset::{Glob, GlobMatcher};
 use schemes::Scheme;
 use serde::Deserialize;
 
-/// What a recipe file says: a default scheme and rules, the last match of which wins. `keep`
-/// leaves a weight as it is.
+/// Contents of a recipe file: a default scheme and rules, of which the last match wins. `keep` leaves a weight as it
+/// is.
 ///
 /// ```toml
 /// default = "int4-g64"
@@ -37,7 +37,7 @@ struct RecipeRule {
 /// A recipe with its patterns compiled.
 #[derive(Debug, Clone, Default)]
 pub struct Recipe {
-    /// What provenance calls it: the name of its file.
+    /// Name in provenance: that of the file.
     pub name: String,
     /// Scheme of block projections that no rule names; the request's when none. A request must
     /// then name this scheme.
@@ -72,7 +72,7 @@ impl Recipe {
     }
 }
 
-/// How weights are chosen.
+/// Rules that choose weights and their schemes.
 #[derive(Debug, Clone, Default)]
 pub struct Rules {
     include: Vec<GlobMatcher>,
@@ -115,7 +115,7 @@ impl Rules {
         if hit(&self.exclude) { None } else { chosen }
     }
 
-    /// Whether an `--include` or a rule of the recipe names the weight.
+    /// Returns whether an `--include` or a rule of the recipe names the weight.
     pub fn names(&self, weight: &Weight) -> bool {
         let rules = self.recipe.iter().flat_map(|r| &r.rules).map(|r| &r.0);
         self.include.iter().chain(rules).any(|pattern| matches(pattern, weight))

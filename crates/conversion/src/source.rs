@@ -9,7 +9,7 @@ use store::{Bytes, DType, Description, Model, Tensor};
 /// Rotary factors, which an artifact gets from the configuration.
 const ROPE_FREQS: &str = "rope_freqs.weight";
 
-/// Where a weight's values come from.
+/// Source of a weight's values.
 #[derive(Debug, Clone)]
 pub enum Values {
     /// A matrix in any packed form.
@@ -31,9 +31,9 @@ pub struct Weight {
     pub values: Values,
     /// Key in the model of the tensor that holds the values or codes.
     pub main: String,
-    /// Whether it is the output projection too: the embedding of a model that stores no `lm_head`.
+    /// True if the weight is the output projection too: the embedding of a model that stores no `lm_head`.
     pub tied: bool,
-    /// What it does in the model.
+    /// Function of the weight in the model.
     pub role: Role,
 }
 
@@ -53,12 +53,12 @@ impl Weight {
         self.shape.iter().product()
     }
 
-    /// Whether it is a matrix `[out, in]` of a Linear: what can be quantized.
+    /// Returns whether the weight is a matrix `[out, in]` of a Linear, which can be quantized.
     pub fn is_matrix(&self) -> bool {
         self.shape.len() == 2 && self.name.ends_with(".weight") && self.role != Role::Transposed && self.is_float()
     }
 
-    /// Whether its values are numbers of any float type or layout, which can be converted.
+    /// Returns whether the values are numbers of any float type or layout, which can be converted.
     fn is_float(&self) -> bool {
         match &self.values {
             Values::Matrix(_) => true,
@@ -66,12 +66,12 @@ impl Weight {
         }
     }
 
-    /// Whether it is a linear projection of a text block: what is quantized by default.
+    /// Returns whether the weight is a linear projection of a text block, which is quantized by default.
     pub fn is_block_projection(&self) -> bool {
         self.role.is_quantized_by_default() && self.is_matrix()
     }
 
-    /// Whether it is a table of embeddings and no linear layer.
+    /// Returns whether the weight is a table of embeddings and no linear layer.
     pub fn is_embedding(&self) -> bool {
         self.role == Role::Embedding
     }
@@ -172,7 +172,7 @@ fn matrix(main: &str, module: &str, matrix: Matrix<Bytes>) -> Weight {
 fn assign_roles(weights: &mut [Weight], config: Option<&serde_json::Value>) {
     let stored: Vec<Stored<'_>> = weights.iter().map(|w| Stored { name: &w.name, shape: &w.shape }).collect();
     let roles = Roles::new(&stored, config);
-    let found: Vec<Role> = stored.iter().map(|t| roles.of(t.name, t.shape)).collect();
+    let found: Vec<Role> = stored.iter().map(|t| roles.role(t.name, t.shape)).collect();
     weights.iter_mut().zip(found).for_each(|(weight, role)| weight.role = role);
 }
 

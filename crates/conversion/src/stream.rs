@@ -27,10 +27,10 @@ const CHUNK: usize = 1 << 16;
 /// Bytes copied at a time by one thread.
 const COPY: usize = 1 << 22;
 
-/// What one artifact's weights lost.
+/// Errors of one artifact's weights, by name.
 pub type Errors = BTreeMap<String, WeightError>;
 
-/// What a pass over the source found.
+/// Results of a pass over the source.
 #[derive(Debug)]
 pub struct Passed {
     /// BLAKE3 over name, type, shape and bytes of every source tensor, in hex.
@@ -39,18 +39,18 @@ pub struct Passed {
     pub losses: Vec<Losses>,
 }
 
-/// What the weights of one artifact lost.
+/// Errors of the weights of one artifact.
 #[derive(Debug, Clone, Default)]
 pub struct Losses {
     /// The error of each quantized weight.
     pub quantized: Errors,
     /// The error of each weight rounded to a float type that is not its own.
     pub rounded: Errors,
-    /// How many values of each weight were too large for their float type, and clamped.
+    /// Number of values of each weight that were too large for their float type, and clamped.
     pub clamped: BTreeMap<String, u64>,
 }
 
-/// What some rows lost.
+/// Errors and counts of some rows.
 #[derive(Debug, Clone, Copy, Default)]
 struct Part {
     error: WeightError,
@@ -182,8 +182,8 @@ fn record(weight: &Weight, job: &Job<'_>, parts: impl Iterator<Item = Part>, sta
     }
 }
 
-/// Whether what the weight loses is worth measuring: it is quantized, or rounded to another
-/// type than its own. F32 holds every other type.
+/// Returns whether the weight's error is worth measuring: it is quantized, or rounded to another type than its own. F32
+/// holds every other type.
 fn is_measured(weight: &Weight, planned: &PlannedWeight) -> bool {
     match planned.laid.encoding {
         Encoding::Float(ty) => ty != FloatType::F32 && weight.float != Some(ty),

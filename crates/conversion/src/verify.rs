@@ -18,7 +18,7 @@ use std::path::Path;
 use store::output::provenance::SEAL_KEY;
 use store::{Model, Tensor, gguf};
 
-/// What a verification found.
+/// Results of a verification.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Verified {
     /// Weights compared.

@@ -10,7 +10,7 @@ use store::{DType, Tensor};
 mod common;
 use common::{SyntheticModel, write_model};
 
-/// What a faulty encoder might have written instead of a tensor's bytes; as it is where that is the same.
+/// Bytes that a faulty encoder might have written instead of a tensor's; the tensor's own where that changes nothing.
 type Mutation = fn(&Tensor) -> Vec<u8>;
 
 const MUTATIONS: [(&str, Mutation); 6] = [
@@ -87,7 +87,7 @@ fn make<'a>(source: &'a Source<'a>, scheme: &str, target: Target, layout: Option
     Made { source, plan: made.into_iter().next().expect("one").plan, job }
 }
 
-/// Where the tensor's bytes stand in the file.
+/// Offset of the tensor's bytes in the file.
 fn find(file: &[u8], bytes: &[u8]) -> usize {
     file.windows(bytes.len()).position(|w| w == bytes).expect("the tensor's bytes are in the file")
 }

@@ -25,9 +25,9 @@ pub const WEIGHTS: &str = "model.safetensors";
 pub struct Weight {
     /// Its name in the checkpoint.
     pub name: String,
-    /// Its dimensions.
+    /// Dimensions of the weight.
     pub shape: Vec<usize>,
-    /// Its values, row-major.
+    /// Values of the weight, row-major.
     pub values: Vec<f32>,
 }
 
@@ -56,7 +56,7 @@ pub fn begin(folder: &Path, begin: Begin, inputs: &[&Path]) -> Result<WorkFolder
     Ok(work?)
 }
 
-/// Where a student goes: a folder that holds the best model so far.
+/// Destination of a student: a folder that holds the best model so far.
 #[derive(Debug)]
 pub struct Output {
     /// The folder.
@@ -65,7 +65,7 @@ pub struct Output {
     pub config: Value,
     /// The files beside it, by name.
     pub files: Vec<(String, Vec<u8>)>,
-    /// What the weights are stored in.
+    /// Type of the stored weights.
     pub float: FloatType,
     /// The weights' metadata.
     pub metadata: IndexMap<String, String>,
@@ -108,7 +108,7 @@ impl Output {
         Ok(files.try_for_each(|(name, bytes)| write_own_file(&self.folder().join(name), &bytes))?)
     }
 
-    /// What lies beside the weights.
+    /// Files beside the weights: names and contents.
     fn beside(&self) -> Vec<(String, Vec<u8>)> {
         let config = ("config.json".to_string(), format!("{:#}\n", self.config).into_bytes());
         [config].into_iter().chain(self.files.iter().cloned()).collect()
@@ -175,7 +175,7 @@ impl Output {
     }
 }
 
-/// What transformers asks of a safetensors file.
+/// Metadata that transformers asks of a safetensors file.
 pub fn metadata() -> IndexMap<String, String> {
     IndexMap::from([("format".to_string(), "pt".to_string())])
 }

@@ -1,4 +1,4 @@
-//! What a teacher thinks comes next, softened by temperatures.
+//! A teacher's distribution of the next token, softened by temperatures.
 
 use crate::soft::check_temperature;
 use crate::teacher::Model;
@@ -10,11 +10,11 @@ use serde::Serialize;
 pub struct Continuations {
     /// The prompt.
     pub prompt: String,
-    /// Its tokens, BOS among them where the tokenizer puts one.
+    /// Tokens of the continuations, BOS among them where the tokenizer puts one.
     pub prompt_tokens: usize,
     /// Entries of the vocabulary.
     pub vocab_size: usize,
-    /// What a text has next; the rank of the token whose label is 1 and all others' 0.
+    /// Rank of the token that the text has next: its hard label is 1, all others' 0.
     pub hard: usize,
     /// The distribution at each temperature.
     pub temperatures: Vec<Softened>,
@@ -40,9 +40,9 @@ pub struct Softened {
 pub struct Token {
     /// 1 for the most likely.
     pub rank: usize,
-    /// Its id.
+    /// Id of the token.
     pub id: u32,
-    /// Its text.
+    /// Text of the token.
     pub text: String,
     /// Its probability at each temperature.
     pub probabilities: Vec<f64>,

@@ -1,4 +1,4 @@
-//! What can go wrong while training.
+//! Errors of training.
 
 use std::path::{Path, PathBuf};
 
@@ -11,7 +11,7 @@ pub enum Error {
     Io {
         /// The file or folder.
         path: PathBuf,
-        /// What the operating system said.
+        /// Error of the operating system.
         source: std::io::Error,
     },
     /// A file was readable, but not what it should be.
@@ -19,7 +19,7 @@ pub enum Error {
     Malformed {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Description of the mistake.
         message: String,
     },
     /// The recipe asks for something that can't be.
@@ -36,7 +36,7 @@ pub enum Error {
     Diverged {
         /// The optimizer step, counted from 1.
         step: usize,
-        /// Which quantity.
+        /// Name of the quantity.
         what: &'static str,
         /// Its value.
         value: f64,
@@ -65,9 +65,9 @@ pub enum Error {
     Toml {
         /// The file.
         path: PathBuf,
-        /// Where in it.
+        /// Line of the mistake, counted from 1.
         line: usize,
-        /// What is wrong there.
+        /// Description of the mistake.
         message: String,
     },
     /// Labels that can't be asked for.

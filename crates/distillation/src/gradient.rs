@@ -7,7 +7,7 @@ use crate::soft::Soft;
 use candle_core::Tensor;
 use candle_core::backprop::GradStore;
 
-/// What is learned from: a window of text, and what the teacher says to each of its tokens but the last.
+/// One example: a window of text, and the teacher's labels for each of its tokens but the last.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Window {
     /// At least two tokens; each but the first is predicted.
@@ -78,7 +78,7 @@ impl Gradients {
         &self.parameters
     }
 
-    /// How they are computed.
+    /// Form in which gradients are computed.
     pub fn form(&self) -> Form {
         self.form
     }
@@ -88,7 +88,7 @@ impl Gradients {
         self.values.iter_mut().for_each(|v| *v = values(v.shape()));
     }
 
-    fn of(&mut self, name: &str) -> Option<&mut Tensor> {
+    fn gradient_of(&mut self, name: &str) -> Option<&mut Tensor> {
         let at = self.parameters.iter().position(|p| p.name == name)?;
         Some(&mut self.values[at])
     }
@@ -159,12 +159,12 @@ pub fn losses(
     let Some((gradients, scale)) = gradient else {
         return Ok(ops::head_loss(form, &hidden, &head, &targets, objective, None)?.0);
     };
-    let into = HeadGradient { scale, head: gradients.of(student.head_name()) };
+    let into = HeadGradient { scale, head: gradients.gradient_of(student.head_name()) };
     let (losses, d_hidden) = ops::head_loss(form, &hidden, &head, &targets, objective, Some(into))?;
     let Some(d_hidden) = d_hidden else { return Err(Error::NoGradient("the hidden states".into())) };
     let store = (&pass.hidden * &d_hidden)?.sum_all()?.backward()?;
     gradients.add(&store, [EMBEDDING, student.head_name()])?;
-    if let Some(embedding) = gradients.of(EMBEDDING) {
+    if let Some(embedding) = gradients.gradient_of(EMBEDDING) {
         let embedded = store.get(&pass.embedded).ok_or_else(|| Error::NoGradient(EMBEDDING.into()))?;
         sums::add_rows(form, embedding, &ids, embedded)?;
     }

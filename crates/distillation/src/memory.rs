@@ -1,4 +1,4 @@
-//! What fits into memory: a system ends a program that asks for more than it has, without a word.
+//! Checks against the available memory: a system ends a program that asks for more than it has, without a word.
 
 use crate::recipe::Shape;
 use crate::{Error, Result};

@@ -1,4 +1,4 @@
-//! What happened in each step and validation: lines of JSON beside the model.
+//! Log of steps and validations: lines of JSON beside the model.
 
 use crate::error::{Error, Result};
 use serde::{Deserialize, Serialize};
@@ -17,12 +17,12 @@ pub struct Metrics {
     file: Option<File>,
     /// Lines until then.
     early: String,
-    /// Of all lines.
+    /// Bytes of all lines.
     bytes: u64,
     hash: blake3::Hasher,
 }
 
-/// How much was written, and its hash.
+/// Length of the written log, and its hash.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Written {
     /// Bytes.
@@ -37,8 +37,8 @@ impl Metrics {
         Self { path: folder.join(FILE), file: None, early: String::new(), bytes: 0, hash: blake3::Hasher::new() }
     }
 
-    /// What was there when it was [`Metrics::written`]: later lines are of work that is lost, and will be done again.
-    /// None where the file is not what it was.
+    /// Continues the log of a saved training: lines after [`Metrics::written`] are of work that is lost and will be
+    /// done again, and are cut off. None where the file was changed.
     ///
     /// # Errors
     /// [`Error::Io`].
@@ -55,7 +55,7 @@ impl Metrics {
         Ok(Some(Self { path, file: Some(file), early: String::new(), bytes: was.bytes, hash }))
     }
 
-    /// What was added so far.
+    /// Returns length and hash of the log so far.
     pub fn written(&self) -> Written {
         Written { bytes: self.bytes, blake3: self.hash.finalize().to_string() }
     }

@@ -58,9 +58,9 @@ pub struct Parameter {
     pub name: String,
     /// The variable itself.
     pub var: Var,
-    /// Whether weight decay applies: to projections, not to norms, biases and embeddings.
+    /// True if weight decay applies: to projections, not to norms, biases and embeddings.
     pub decays: bool,
-    /// Whether it is trained.
+    /// True if it is trained.
     pub trained: bool,
 }
 
@@ -180,13 +180,13 @@ impl Student {
         Ok(Self { shape: shape.clone(), vocabulary, embedding, head, layers, norm, frozen: false, form: Form::Fused })
     }
 
-    /// The same with embeddings and output projection that aren't trained.
+    /// Freezes embeddings and output projection.
     #[must_use]
     pub fn with_frozen_embeddings(self) -> Self {
         Self { frozen: true, ..self }
     }
 
-    /// The same on a device, in the form that operations have there.
+    /// Moves the model to a device, and its operations to the form that they have there.
     ///
     /// # Errors
     /// A GPU without room for it.
@@ -202,18 +202,18 @@ impl Student {
         Ok(self)
     }
 
-    /// The same with operations in another form.
+    /// Changes the form of the model's operations.
     #[must_use]
     pub fn in_form(self, form: Form) -> Self {
         Self { form, ..self }
     }
 
-    /// How operations are computed.
+    /// Form of the model's operations.
     pub fn form(&self) -> Form {
         self.form
     }
 
-    /// Where it is.
+    /// Device of the model.
     pub fn device(&self) -> &Device {
         self.embedding.device()
     }

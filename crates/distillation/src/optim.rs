@@ -34,9 +34,9 @@ pub struct AdamW {
 /// The running means of a parameter's gradient and of its square, of its shape and on its device.
 #[derive(Debug)]
 pub struct Moments {
-    /// Of the gradient.
+    /// Running mean of the gradient.
     pub mean: Tensor,
-    /// Of its square.
+    /// Running mean of the gradient's square.
     pub square: Tensor,
 }
 
@@ -90,9 +90,9 @@ impl AdamW {
                     parameter.var.inplace_op3(&moments.mean, &moments.square, &weight)?;
                 }
                 Form::Composed => {
-                    moments.mean = mean.of(&moments.mean, gradient)?.detach();
-                    moments.square = square.of(&moments.square, gradient)?.detach();
-                    parameter.var.set(&weight.of(&parameter.var.as_detached_tensor(), moments)?)?;
+                    moments.mean = mean.updated(&moments.mean, gradient)?.detach();
+                    moments.square = square.updated(&moments.square, gradient)?.detach();
+                    parameter.var.set(&weight.updated(&parameter.var.as_detached_tensor(), moments)?)?;
                 }
             }
         }
@@ -107,7 +107,7 @@ struct Running {
     of_square: bool,
 }
 
-/// How the moments change a weight.
+/// Update of a weight by its moments.
 #[derive(Debug, Clone, Copy)]
 struct Weight {
     size: f32,
@@ -116,7 +116,7 @@ struct Weight {
 }
 
 impl Running {
-    fn of(self, mean: &Tensor, gradient: &Tensor) -> candle_core::Result<Tensor> {
+    fn updated(self, mean: &Tensor, gradient: &Tensor) -> candle_core::Result<Tensor> {
         let new = (gradient * f64::from(1.0 - self.beta))?;
         (mean * f64::from(self.beta))? + if self.of_square { (new * gradient)? } else { new }
     }
@@ -130,7 +130,7 @@ impl Running {
 }
 
 impl Weight {
-    fn of(self, weight: &Tensor, moments: &Moments) -> candle_core::Result<Tensor> {
+    fn updated(self, weight: &Tensor, moments: &Moments) -> candle_core::Result<Tensor> {
         let step = ((&moments.mean * f64::from(self.size))? / (moments.square.sqrt()? + f64::from(self.epsilon))?)?;
         (weight * f64::from(self.shrink))? - step
     }

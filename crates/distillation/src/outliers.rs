@@ -22,7 +22,7 @@ use std::collections::HashMap;
 use std::path::Path;
 use store::output::{Existing, OutputDir, check_folder};
 
-/// How many channels are widened in each block, and how far.
+/// Number of channels that are widened in each block, and the factor.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Plan {
     /// Input columns of q, k and v, and of gate and up; the norms before them are narrowed. They lie in the last third
@@ -48,7 +48,7 @@ pub struct Plan {
 /// A number of channels that are widened by the same factor.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Widening {
-    /// How many channels.
+    /// Number of channels.
     pub channels: usize,
     /// By `2^exponent`.
     pub exponent: i32,
@@ -59,7 +59,7 @@ const fn widen(channels: usize, exponent: i32) -> Widening {
 }
 
 impl Default for Plan {
-    /// What fixtures/tiny has.
+    /// Settings of fixtures/tiny.
     fn default() -> Self {
         Self {
             columns: vec![widen(1, 4)],

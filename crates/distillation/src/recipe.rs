@@ -1,4 +1,4 @@
-//! What to train, and how: the file that `--config` names.
+//! Recipes of training: the file that `--recipe` names.
 
 use crate::data::read_text;
 use crate::error::{Error, Result};
@@ -46,15 +46,15 @@ pub struct Shape {
     /// Added under the root of every normalisation.
     #[serde(default = "default_eps")]
     pub rms_norm_eps: f64,
-    /// Whether q, k and v have biases, as Qwen2's have.
+    /// True if q, k and v have biases, as Qwen2's have.
     #[serde(default)]
     pub biases: bool,
-    /// Whether the output projection is the embedding.
+    /// True if the output projection is the embedding.
     #[serde(default = "yes")]
     pub tied: bool,
 }
 
-/// How to train the tokenizer.
+/// Settings for training a tokenizer.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TokenizerRecipe {
@@ -133,11 +133,11 @@ impl Default for TrainRecipe {
     }
 }
 
-/// How to distill.
+/// Settings for distillation.
 #[derive(Debug, Clone, PartialEq, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct DistillRecipe {
-    /// What is minimized.
+    /// Loss that is minimized.
     pub loss: Objective,
     /// Optimizer, schedule and batches.
     pub train: TrainRecipe,

@@ -24,7 +24,7 @@ const VERSION: &str = "4";
 /// The metadata that holds the checksum of everything else.
 const CHECKSUM: &str = "qdistill.blake3";
 
-/// What tells one training from another: its settings and the hashes of what it reads, by name.
+/// Identity of a training: its settings and the hashes of its inputs, by name.
 pub type Identity = IndexMap<String, String>;
 
 /// The fields of some settings.
@@ -38,7 +38,7 @@ pub fn fields(settings: &impl Serialize) -> Result<Identity> {
     }
 }
 
-/// What is saved beside the weights.
+/// State to save beside the weights.
 #[derive(Debug)]
 pub struct View<'a> {
     /// Steps done.
@@ -49,11 +49,11 @@ pub struct View<'a> {
     pub best: Option<&'a Validation>,
     /// Validations since then.
     pub waited: usize,
-    /// What is in the output folder.
+    /// Files in the output folder.
     pub output: &'a Saved,
 }
 
-/// What lay in the output folder when the state was saved.
+/// Files in the output folder when the state was saved.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Saved {
     /// BLAKE3 of the best model's weights.
@@ -62,7 +62,7 @@ pub struct Saved {
     pub metrics: Written,
 }
 
-/// What comes back; the weights are in their variables again.
+/// Restored state; the weights are in their variables again.
 #[derive(Debug)]
 pub struct State {
     /// Steps done.
@@ -73,7 +73,7 @@ pub struct State {
     pub best: Option<Validation>,
     /// Validations since then.
     pub waited: usize,
-    /// What was in the output folder.
+    /// Files in the output folder when the state was saved.
     pub output: Saved,
 }
 
@@ -121,7 +121,7 @@ fn begin_checksum(metadata: &IndexMap<String, String>) -> blake3::Hasher {
     checksum
 }
 
-/// Which setting of the saved training is another now, in words.
+/// Names the setting in which the saved training differs from this one.
 fn difference(saved: &str, identity: &Identity) -> Option<String> {
     let saved: Identity = serde_json::from_str(saved).unwrap_or_default();
     let names = identity.keys().chain(saved.keys());

@@ -13,11 +13,11 @@ use candle_core::{DType, Device, Tensor, Var};
 use runtime::selftest::{Checked, add};
 use std::ops::ControlFlow;
 
-/// How far values and gradients may be from those in f64, as a share of the largest of them.
+/// Tolerance for values and gradients against f64, as a share of the largest of them.
 const TOLERANCE: f64 = 2e-5;
 
-/// How far the losses of steps may be apart, as a share: AdamW divides by the gradient's size, which makes small
-/// differences large.
+/// Tolerance for the losses of steps, as a share: AdamW divides by the gradient's size, which makes small differences
+/// large.
 const OF_STEPS: f64 = 1e-4;
 
 /// Optimizer steps that are compared.
@@ -59,7 +59,7 @@ fn each(device: &Device, seed: u64, all: &mut Vec<Checked>) -> ControlFlow<()> {
     ControlFlow::Continue(())
 }
 
-/// What is compared: every kind of labels with every divergence that it has.
+/// Compared objectives: every kind of labels with every divergence that it has.
 fn objectives() -> Vec<(Kind, Objective)> {
     let all = [Divergence::Forward, Divergence::Reverse, Divergence::JensenShannon];
     let of = |kind, divergence, temperature| (kind, Objective { alpha: 0.5, temperature, divergence });
@@ -86,7 +86,7 @@ fn difference(found: &[f64], wanted: &[f64], tolerance: f64) -> Result<Differenc
     Ok((found.len(), worst.fold(0.0, f64::max) / (largest * tolerance) + sound))
 }
 
-/// Of several comparisons; what is no number stays none.
+/// Largest of several differences; one that is no number stays none.
 fn all_of(parts: impl IntoIterator<Item = Result<Difference>>) -> Result<Difference> {
     parts.into_iter().try_fold((0, 0.0), |(numbers, error), part| {
         let (more, other) = part?;
@@ -148,7 +148,7 @@ impl Operation {
     }
 }
 
-/// What a teacher says.
+/// Kind of a teacher's labels.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Kind {
     Full,
@@ -160,7 +160,7 @@ enum Kind {
 }
 
 impl Kind {
-    /// What the fused form takes in its place.
+    /// Kind that the fused form takes in its place.
     fn in_memory(self) -> Self {
         if self == Kind::Resident { Kind::Full } else { self }
     }

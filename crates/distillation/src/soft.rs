@@ -64,7 +64,7 @@ impl PartialEq for Resident {
 }
 
 impl Soft {
-    /// How many predictions these are labels for, with a teacher of `vocab_size` entries.
+    /// Number of predictions that these labels are for, with a teacher of `vocab_size` entries.
     pub fn rows(&self, vocab_size: usize) -> usize {
         match self {
             Soft::Full { logits } => logits.len() / vocab_size.max(1),

@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use store::output::WorkFolder;
 use store::{Bytes, Config, Family, RopeScaling};
 
-/// Where a student comes from, as `--student` says it.
+/// Origin of a student, as `--student` gives it.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Spec {
     /// `FILE.toml`: a shape of its own, with random weights.
@@ -48,12 +48,12 @@ pub struct Sketch {
     pub intermediate: usize,
     /// Whether the output projection is the embedding (default: yes).
     pub tied: Option<bool>,
-    /// Where the embeddings come from.
+    /// Origin of the embeddings.
     #[serde(default)]
     pub embeddings: Embeddings,
 }
 
-/// Where a student of its own shape has its embeddings from.
+/// Origin of the embeddings of a student of its own shape.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Embeddings {
@@ -108,7 +108,7 @@ impl Spec {
     }
 }
 
-/// As it is given, with a file's contents in place of its name.
+/// Formats the option's value, with a file's contents in place of its name.
 impl fmt::Display for Spec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -293,7 +293,7 @@ fn check_tokenizer(teacher: &store::Model, student: &store::Model, vocabulary: u
 /// A part of a model, as a student's weights.
 struct Cut<'a> {
     model: &'a store::Model,
-    /// Where each of the student's blocks is in the model.
+    /// Index in the model of each of the student's blocks.
     layers: Vec<usize>,
     /// All of everything, unless given.
     kept: Option<Kept>,
@@ -310,10 +310,10 @@ impl Cut<'_> {
         }
     }
 
-    /// The same from `source`, of this block.
+    /// Reads a tensor from `source`, of this block.
     fn read(&self, name: &str, dims: &[usize], source: &str, layer: usize) -> Result<Vec<f32>> {
         let (rows, columns) = match &self.kept {
-            Some(kept) => kept.of(name, layer),
+            Some(kept) => kept.in_tensor(name, layer),
             None => (None, None),
         };
         let wrong = |found: String| Error::malformed(&self.model.path, format!("'{source}' is {found}, not {dims:?}"));
@@ -440,7 +440,7 @@ impl Output {
     }
 }
 
-/// Whether a file beside the teacher is the student's as well.
+/// Returns whether a file beside the teacher is the student's as well.
 fn travels(name: &str) -> bool {
     const NAMES: [&str; 5] =
         ["generation_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt"];

@@ -13,13 +13,13 @@ use store::TextTokenizer;
 /// A teacher that has been opened and loaded.
 #[derive(Debug)]
 pub struct Model {
-    /// Where it came from.
+    /// Path of the model.
     pub path: PathBuf,
-    /// Its files.
+    /// Files of the model.
     pub files: store::Model,
-    /// Its transformer.
+    /// Transformer of the model.
     pub transformer: Transformer,
-    /// Its tokenizer.
+    /// Tokenizer of the model.
     pub text: TextTokenizer,
 }
 
@@ -29,14 +29,14 @@ impl Model {
     /// # Errors
     /// [`Error::Store`] and [`Error::Runtime`].
     pub fn open(path: &Path, device: &str, dtype: &str) -> Result<Self> {
-        let (device, options) = runtime::place(device, dtype, Math::Exact)?;
+        let (device, options) = runtime::device_and_options(device, dtype, Math::Exact)?;
         let files = store::open(path)?;
         let text = files.text_tokenizer()?;
         let transformer = Transformer::load_with(&files, &device, &options)?;
         Ok(Self { path: path.into(), files, transformer, text })
     }
 
-    /// What labels call it: its file's or folder's name.
+    /// Name in labels: that of the file or folder.
     pub fn name(&self) -> String {
         let name = self.path.canonicalize().ok().and_then(|p| p.file_name().map(|n| n.to_string_lossy().into_owned()));
         name.unwrap_or_else(|| self.path.display().to_string())
@@ -127,11 +127,11 @@ pub struct Online<'a> {
     model: &'a Model,
     windows: &'a Windows,
     temperature: f64,
-    /// Of windows to keep, once they were run.
+    /// Hidden states of windows to keep, once they were run.
     kept: BTreeMap<usize, Option<Tensor>>,
     /// Bytes that there is still room for.
     room: usize,
-    /// Whether logits stay on the model's device.
+    /// True if logits stay on the model's device.
     resident: bool,
 }
 

@@ -1,4 +1,4 @@
-//! What several tests need.
+//! Shared parts of several tests.
 
 use crate::data::Corpus;
 use crate::gradient::Gradients;

@@ -26,14 +26,14 @@ pub trait Progress {
     fn stepped(&mut self, _step: &Step) {}
     /// A validation is done.
     fn validated(&mut self, _validation: &Validation) {}
-    /// What the student writes now, after the validation.
+    /// A sample of the student's text, after a validation.
     fn sampled(&mut self, _text: &str) {}
 }
 
 /// Wants to know nothing.
 impl Progress for () {}
 
-/// What is about to be trained.
+/// Facts about a training that is about to start.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Start {
     /// Optimizer steps.
@@ -42,11 +42,11 @@ pub struct Start {
     pub done: usize,
     /// Weights of the model.
     pub weights: usize,
-    /// Those that are trained.
+    /// Number of weights that are trained.
     pub trained: usize,
-    /// What is trained on and what is held out, in words.
+    /// Training and held-out text, in words.
     pub text: String,
-    /// Where it is computed.
+    /// Name of the device.
     pub device: String,
 }
 
@@ -76,30 +76,30 @@ pub struct Validation {
     pub step: usize,
     /// Mean cross-entropy against the held-out text, in nats a token.
     pub loss: f64,
-    /// Its exponential.
+    /// Exponential of the validation.
     pub perplexity: f64,
     /// Mean KL(teacher || student) at the temperature, in nats; for sampled labels the cross-entropy to them.
     pub kl: Option<f64>,
     /// The mean over the held-out text of what the training minimizes; `loss` at alpha 0.
     pub objective: f64,
-    /// Whether the objective is the lowest so far, and so the model was saved.
+    /// True if the objective is the lowest so far, and so the model was saved.
     pub best: bool,
 }
 
-/// How a training ended.
+/// Results of a training.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Finished {
     /// Steps done.
     pub steps: usize,
-    /// Whether patience ran out before the last step.
+    /// True if patience ran out before the last step.
     pub stopped_early: bool,
     /// The validation of the model that was kept.
     pub best: Validation,
-    /// Where the time went, since this call began.
+    /// Time of each phase, since this call began.
     pub seconds: Seconds,
 }
 
-/// Where time goes.
+/// Time of each phase.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
 pub struct Seconds {
     /// Running the teacher, or reading its labels, for the steps.
@@ -110,13 +110,13 @@ pub struct Seconds {
     pub validation: f64,
 }
 
-/// Where windows come from.
+/// Source of windows.
 pub trait Source {
-    /// What is trained on and what is held out, in words.
+    /// Describes training and held-out text, in words.
     fn describe(&self) -> String;
     /// The windows of the next step, in the parts that gradients are computed for. The same seed draws the same.
     fn draw(&mut self, step: usize) -> Result<Vec<Vec<Drawn>>>;
-    /// What is never trained on.
+    /// Returns the windows that are never trained on.
     fn held_out(&self) -> Vec<Drawn>;
     /// Bytes that the labels of a prediction take in memory.
     fn label_bytes(&self) -> u64 {
@@ -137,15 +137,15 @@ pub enum Drawn {
 
 /// A training.
 pub struct Job<'a> {
-    /// What is trained.
+    /// Student that is trained.
     pub student: &'a Student,
-    /// What it is trained on.
+    /// Source of its windows.
     pub source: &'a mut dyn Source,
-    /// What is minimized.
+    /// Loss that is minimized.
     pub objective: Objective,
     /// Optimizer, schedule and batches.
     pub recipe: &'a TrainRecipe,
-    /// Where the best model goes.
+    /// Destination of the best model.
     pub output: &'a Output,
     /// Reads and writes the sample.
     pub tokenizer: &'a Tokenizer,
@@ -230,7 +230,7 @@ struct Trainer {
     waited: usize,
     /// BLAKE3 of the best one's weights.
     saved: String,
-    /// Whether other weights were found in their place: those of a better model, if the end came between saving that
+    /// True if other weights were found in their place: those of a better model, if the end came between saving that
     /// and the state. It is then found again; what isn't was put there by somebody else.
     displaced: bool,
     metrics: Metrics,

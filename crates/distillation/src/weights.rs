@@ -17,13 +17,13 @@ const CHUNK: usize = 1 << 18;
 pub struct Entry<'a> {
     /// Its name in the file.
     pub name: String,
-    /// Its dimensions.
+    /// Dimensions of the entry.
     pub shape: Vec<usize>,
-    /// Its values, row-major.
+    /// Values of the entry, row-major.
     pub values: Values<'a>,
 }
 
-/// Where values lie.
+/// Storage of values.
 #[derive(Debug)]
 pub enum Values<'a> {
     /// In a slice.

@@ -15,16 +15,16 @@ use crate::recipe::Shape;
 use schemes::Matrix;
 use store::Bytes;
 
-/// Which rows or columns of each matrix stay.
+/// Rows or columns of each matrix that are kept.
 #[derive(Debug)]
 pub struct Kept {
     /// Channels of the residual stream.
     pub hidden: Vec<usize>,
-    /// Of each block.
+    /// Kept rows and columns of each block.
     pub blocks: Vec<KeptInBlock>,
 }
 
-/// What stays of a block.
+/// Kept rows and columns of one block.
 #[derive(Debug)]
 pub struct KeptInBlock {
     /// Query heads' dimensions.
@@ -37,7 +37,7 @@ pub struct KeptInBlock {
 
 impl Kept {
     /// Rows (or entries) and columns of a tensor that stay.
-    pub fn of(&self, name: &str, layer: usize) -> (Option<&[usize]>, Option<&[usize]>) {
+    pub fn in_tensor(&self, name: &str, layer: usize) -> (Option<&[usize]>, Option<&[usize]>) {
         let hidden = Some(&self.hidden[..]);
         let block = &self.blocks[layer.min(self.blocks.len() - 1)];
         let module = name.trim_end_matches(".weight").trim_end_matches(".bias");
@@ -58,7 +58,7 @@ impl Kept {
 /// # Errors
 /// [`Error::Store`](crate::Error::Store) for weights that can't be read.
 pub fn keep(teacher: &store::Model, full: &Shape, shape: &Shape) -> Result<Kept> {
-    let embedding = Squares::of(&teacher.linear("model.embed_tokens")?.matrix, None);
+    let embedding = Squares::from_matrix(&teacher.linear("model.embed_tokens")?.matrix, None);
     let mut channels = vec![0f64; full.hidden];
     embedding.add_shares(&embedding.columns, &mut channels);
     let mut blocks = Vec::with_capacity(full.layers);
@@ -66,7 +66,7 @@ pub fn keep(teacher: &store::Model, full: &Shape, shape: &Shape) -> Result<Kept>
         let at = |module: &str| format!("model.layers.{layer}.{module}");
         let norm = |module: &str| -> Result<Option<Vec<f32>>> { Ok(teacher.dense(&at(&format!("{module}.weight")))?) };
         let squares = |module: &str, scale: &Option<Vec<f32>>| -> Result<Squares> {
-            Ok(Squares::of(&teacher.linear(&at(module))?.matrix, scale.as_deref()))
+            Ok(Squares::from_matrix(&teacher.linear(&at(module))?.matrix, scale.as_deref()))
         };
         let (before, after) = (norm("input_layernorm")?, norm("post_attention_layernorm")?);
         let read = ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"].map(|m| squares(m, &before));
@@ -115,8 +115,8 @@ struct Squares {
 }
 
 impl Squares {
-    /// Of a matrix whose columns are scaled first.
-    fn of(matrix: &Matrix<Bytes>, scale: Option<&[f32]>) -> Self {
+    /// Norms of a matrix whose columns are scaled first.
+    fn from_matrix(matrix: &Matrix<Bytes>, scale: Option<&[f32]>) -> Self {
         let mut row = vec![0f32; matrix.cols()];
         let (mut rows, mut columns) = (Vec::with_capacity(matrix.rows()), vec![0f64; matrix.cols()]);
         for i in 0..matrix.rows() {

@@ -18,9 +18,9 @@ const STRETCHES: usize = 8;
 pub struct Windows {
     /// All that is seen, window after window; a token that ends a window and begins the next is there once.
     pub tokens: Vec<u32>,
-    /// Where each document's tokens are.
+    /// Range of each document's tokens.
     pub documents: Vec<Range<usize>>,
-    /// Where each window's tokens are, in order.
+    /// Range of each window's tokens, in order.
     pub windows: Vec<Range<usize>>,
     /// The most tokens of a window.
     pub context: usize,
@@ -28,7 +28,7 @@ pub struct Windows {
     starts: Vec<usize>,
 }
 
-/// Which windows are trained on, and which are held out.
+/// Windows that are trained on, and windows that are held out.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Split {
     /// Windows to train on, in order.
@@ -139,7 +139,7 @@ impl Windows {
         self.starts.last().copied().unwrap_or(0)
     }
 
-    /// Which of all predictions are this window's.
+    /// Range of this window's predictions among all of them.
     pub fn predictions_of(&self, window: usize) -> Range<usize> {
         self.starts[window]..self.starts[window + 1]
     }

@@ -1,5 +1,4 @@
-//! What flows through a model on a text: large dimensions, the tokens that carry them, and what they
-//! leave of INT8.
+//! Activations of a model on a text: large dimensions, the tokens that carry them, and the INT8 levels that they leave.
 
 use crate::text::{self, Cut, Text};
 use crate::{Error, Result, place};
@@ -12,27 +11,27 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// What is asked.
+/// Settings of a run.
 #[derive(Debug, Clone)]
 pub struct Request {
     /// The text.
     pub text: Text,
-    /// How it is cut.
+    /// Cut of the text into sequences.
     pub cut: Cut,
-    /// How many of the largest dimensions are listed for each place.
+    /// Number of the largest dimensions that are listed for each place.
     pub top: usize,
-    /// How many of the largest dimensions are taken out to see what they cost.
+    /// Number of the largest dimensions that are taken out to see what they cost.
     pub without: usize,
-    /// Where the model runs.
+    /// Device and arithmetic of the model.
     pub compute: Compute,
 }
 
 /// A large dimension.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Large {
-    /// Its number.
+    /// Index of the dimension.
     pub dimension: usize,
-    /// Its largest |x|.
+    /// Largest |x| of the dimension.
     pub absmax: f32,
     /// The sequence and the token that have it.
     pub sequence: usize,
@@ -40,7 +39,7 @@ pub struct Large {
     pub position: usize,
     /// The token as text.
     pub token: String,
-    /// Its largest |x| without the first token of each sequence.
+    /// Largest |x| of the dimension without the first token of each sequence.
     pub without_first: f32,
     /// Tokens that reach a quarter of the maximum.
     pub reached_by: usize,
@@ -64,11 +63,11 @@ pub struct Int8 {
 pub struct Octave {
     /// The exponent of the lower end.
     pub exponent: i32,
-    /// How many there are.
+    /// Number of values.
     pub values: u64,
 }
 
-/// What was seen at one place.
+/// Statistics of one place.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Seen {
     /// `residual`, or the module whose input it is.
@@ -108,7 +107,7 @@ pub struct Seen {
 /// A dimension that is among the largest after several blocks.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Persistent {
-    /// Its number.
+    /// Index of the dimension.
     pub dimension: usize,
     /// Blocks after which it is among the largest.
     pub blocks: usize,
@@ -120,7 +119,7 @@ pub struct Persistent {
     pub absmax: Vec<f32>,
 }
 
-/// What was found.
+/// Results of a run.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Activations {
     /// The model.
@@ -131,9 +130,9 @@ pub struct Activations {
     pub tokens: usize,
     /// Sequences.
     pub sequences: usize,
-    /// How many dimensions are listed.
+    /// Number of dimensions that are listed.
     pub listed: usize,
-    /// How many dimensions `without_top` takes out.
+    /// Number of dimensions that `without_top` takes out.
     pub without: usize,
     /// The residual stream after each block.
     pub residual: Vec<Seen>,
@@ -207,7 +206,7 @@ fn order(kind: &str) -> usize {
     ["q, k, v", "o", "gate, up", "down"].iter().position(|k| *k == kind).unwrap_or(usize::MAX)
 }
 
-/// What turns positions into tokens.
+/// Texts and tokenizer that turn positions into tokens.
 struct Naming<'a> {
     encoder: &'a Encoder,
     sequences: &'a [Vec<u32>],

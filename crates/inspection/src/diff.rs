@@ -1,5 +1,4 @@
-//! What differs between two models: weights, one by one, whatever their layouts; configuration and
-//! metadata.
+//! Differences between two models: weights, one by one, whatever their layouts; configuration and metadata.
 
 use crate::metadata::{self, Entry};
 use crate::{Result, place};
@@ -13,7 +12,7 @@ use serde_json::Value;
 use std::path::Path;
 use store::Model;
 
-/// How a tensor fares.
+/// Result of comparing a tensor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Status {
@@ -27,26 +26,26 @@ pub enum Status {
     OnlyInA,
     /// Only the second model has it.
     OnlyInB,
-    /// It is not of floats, and was not compared.
+    /// The tensor has no float values and was not compared.
     NotCompared,
 }
 
 /// One weight of both models.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Compared {
-    /// Its Hugging Face name.
+    /// Hugging Face name of the tensor.
     pub name: String,
     /// The block that it lies in.
     pub block: Option<usize>,
-    /// How it fares.
+    /// Result of the comparison.
     pub status: Status,
-    /// Its shape in the first model.
+    /// Shape in the first model.
     pub shape_a: Option<Vec<usize>>,
-    /// Its shape in the second.
+    /// Shape in the second model.
     pub shape_b: Option<Vec<usize>>,
-    /// Its type or scheme in the first model.
+    /// Type or scheme in the first model.
     pub type_a: Option<String>,
-    /// Its type or scheme in the second.
+    /// Type or scheme in the second model.
     pub type_b: Option<String>,
     /// |A - B| / |A|.
     pub error: Option<f64>,
@@ -70,7 +69,7 @@ pub struct Change {
     pub b: Option<String>,
 }
 
-/// What differs.
+/// Differences between two models.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Diff {
     /// The first model.
@@ -83,23 +82,23 @@ pub struct Diff {
     pub mean_error: Option<f64>,
     /// Relative error of all weights that both have.
     pub pooled_error: Option<f64>,
-    /// What config.json says otherwise.
+    /// Differences of config.json.
     pub config: Vec<Change>,
-    /// What the metadata say otherwise.
+    /// Differences of the metadata.
     pub metadata: Vec<Change>,
     /// Things that a user should know.
     pub notes: Vec<String>,
 }
 
 impl Diff {
-    /// Whether the models differ in a tensor, the configuration or the metadata. Tensors that were not compared don't
-    /// count.
+    /// Returns whether the models differ in a tensor, the configuration or the metadata. Tensors that were not compared
+    /// don't count.
     pub fn differs(&self) -> bool {
         let is_other = |t: &Compared| !matches!(t.status, Status::Same | Status::NotCompared);
         self.tensors.iter().any(is_other) || !self.config.is_empty() || !self.metadata.is_empty()
     }
 
-    /// How many tensors fare so.
+    /// Counts the tensors with this result.
     pub fn count(&self, status: Status) -> usize {
         self.tensors.iter().filter(|t| t.status == status).count()
     }
@@ -144,7 +143,7 @@ pub fn compare(a: &Path, b: &Path, progress: &dyn Progress) -> Result<Diff> {
         mean_error: (!errors.is_empty()).then(|| errors.iter().sum::<f64>() / errors.len() as f64),
         pooled_error: compared.then(|| pooled.relative()),
         config: config_changes(&model_a, &model_b),
-        metadata: metadata_changes(&metadata::of(&model_a)?, &metadata::of(&model_b)?),
+        metadata: metadata_changes(&metadata::entries(&model_a)?, &metadata::entries(&model_b)?),
         notes: notes(&source_a, &source_b),
         tensors,
     })
@@ -259,7 +258,7 @@ impl Differences {
     }
 }
 
-/// What two configurations say otherwise, by path.
+/// Lists the differences of two configurations, by path.
 fn config_changes(a: &Model, b: &Model) -> Vec<Change> {
     let flat = |model: &Model| {
         let mut out = IndexMap::new();

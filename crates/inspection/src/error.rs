@@ -1,4 +1,4 @@
-//! What can go wrong while looking into a model.
+//! Errors of inspecting a model.
 
 use std::path::{Path, PathBuf};
 
@@ -23,9 +23,9 @@ pub enum Error {
     /// A weight that has no statistics.
     #[error("{weight}: {source}")]
     Weight {
-        /// Its name.
+        /// Name of the weight.
         weight: String,
-        /// What is wrong with it.
+        /// Error of the codec.
         source: schemes::Error,
     },
     /// A file of this run.
@@ -33,7 +33,7 @@ pub enum Error {
     Io {
         /// The file.
         path: PathBuf,
-        /// What was tried.
+        /// Attempted operation, such as `read`.
         what: &'static str,
         /// The system's error.
         source: std::io::Error,

@@ -81,7 +81,7 @@ pub fn hybrid(reference: &Model, replaced: &[(&Model, &[String])]) -> Result<Mod
     Ok(model)
 }
 
-/// Which of the modules a tensor belongs to, biases aside.
+/// Returns the module that a tensor belongs to, biases aside.
 fn module_of<'a>(name: &str, modules: &HashSet<&'a str>) -> Option<&'a str> {
     if name.ends_with(".bias") {
         return None;

@@ -21,7 +21,7 @@ use serde::Serialize;
 use std::path::Path;
 use store::Model;
 
-/// What is quantized at a time.
+/// Unit that is quantized at a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum By {
@@ -33,21 +33,21 @@ pub enum By {
     Matrix,
 }
 
-/// What is asked.
+/// Settings of a measurement.
 #[derive(Debug, Clone)]
 pub struct Request {
     /// The scheme.
     pub scheme: Scheme,
     /// The scheme of what is kept in more bits.
     pub keep: Scheme,
-    /// What is quantized at a time.
+    /// Unit that is quantized at a time.
     pub by: By,
     /// Bits per weight that the recipe may take; without it half a bit more than the scheme, and at
     /// least what keeping one part takes.
     pub target_bpw: Option<f64>,
     /// The text.
     pub text: Text,
-    /// Which of its tokens are scored.
+    /// Protocol that chooses the scored tokens.
     pub protocol: Protocol,
     /// Activation statistics, for schemes that need them.
     pub calibration: Option<Calibration>,
@@ -58,7 +58,7 @@ pub struct Request {
 pub struct Divergence {
     /// Mean KL(reference || model) in nats.
     pub kl: f64,
-    /// Its 95% interval.
+    /// 95% interval of the mean KL.
     pub kl_ci95: Option<Interval>,
     /// Share of positions with the same most likely token.
     pub same_top1: f64,
@@ -67,26 +67,26 @@ pub struct Divergence {
 /// One part of the model.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Part {
-    /// Its name: a block's number, a kind, or a module.
+    /// Name of the part: a block's number, a kind, or a module.
     pub name: String,
     /// The block, where it is one.
     pub block: Option<usize>,
     /// The pattern of its modules in a recipe.
     pub pattern: String,
-    /// Its matrices.
+    /// Number of matrices in the part.
     pub matrices: usize,
-    /// Its weights.
+    /// Number of weights in the part.
     pub weights: usize,
     /// The divergence with this part alone in the scheme; none where that model fails.
     pub divergence: Option<Divergence>,
-    /// Its KL over what keeping it would cost: nats for each bit per weight of the whole model.
+    /// KL of the part over the cost of keeping it: nats for each bit per weight of the whole model.
     pub kl_per_bpw: Option<f64>,
-    /// Whether the recipe keeps it in more bits.
+    /// True if the recipe keeps the part in more bits.
     pub kept: bool,
     /// Bits of its weights in the scheme, and in the one that is kept.
     #[serde(skip)]
     bits: [f64; 2],
-    /// Its modules.
+    /// Modules of the part.
     #[serde(skip)]
     modules: Vec<String>,
 }
@@ -106,7 +106,7 @@ pub struct Recipe {
     pub toml: String,
 }
 
-/// What was found.
+/// Results of a measurement.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Layers {
     /// The model.
@@ -115,11 +115,11 @@ pub struct Layers {
     pub scheme: String,
     /// The scheme of what is kept in more bits.
     pub keep: String,
-    /// What was quantized at a time.
+    /// Unit that was quantized at a time.
     pub by: By,
     /// The text.
     pub text: String,
-    /// Which tokens were scored.
+    /// Description of the scored tokens.
     pub rule: String,
     /// Bits per weight with everything in the scheme.
     pub bpw: f64,
@@ -255,7 +255,7 @@ fn parts(source: &Source<'_>, request: &Request) -> Result<Vec<Part>> {
     Ok(parts)
 }
 
-/// What a part is called, and the pattern of its modules.
+/// Returns the name of a module's part, and the pattern of the part's modules.
 fn named(module: &str, by: By) -> (String, String) {
     match by {
         By::Matrix => (module.into(), module.into()),

@@ -15,7 +15,7 @@ pub const GIB: f64 = (1u64 << 30) as f64;
 /// More than any device has, in GiB.
 const MOST_GIB: f64 = 1e6;
 
-/// What the cache's size follows from.
+/// Numbers that decide the size of a KV cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct CacheShape {
     /// Blocks.
@@ -27,18 +27,18 @@ pub struct CacheShape {
 }
 
 impl CacheShape {
-    /// Of a token, in this type.
+    /// Bytes of a token in a cache of this type.
     pub fn bytes_per_token(self, kv: KvType) -> u64 {
         kv.bytes_of(self.layers as usize, self.kv_heads as usize, self.head_dim as usize) as u64
     }
 }
 
-/// What is asked.
+/// Settings of a calculation.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Request {
     /// Memory of the devices, in GiB.
     pub vram: Vec<f64>,
-    /// What is neither weights nor cache, in GiB.
+    /// Memory for everything besides weights and cache, in GiB.
     pub overhead: f64,
     /// Tokens that each of several users has.
     pub context: u64,
@@ -55,7 +55,7 @@ pub struct Candidate {
     pub bytes: f64,
 }
 
-/// What fits on one device.
+/// Contexts and users that fit on one device.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Fit {
     /// Memory of the device.
@@ -64,15 +64,15 @@ pub struct Fit {
     pub left_bytes: f64,
     /// Tokens of one user with an F16 cache; none when the weights don't fit.
     pub context_f16: Option<u64>,
-    /// The same with an INT8 cache.
+    /// Tokens of context that fit with an INT8 cache.
     pub context_int8: Option<u64>,
     /// Users that each have the asked-for context, with an F16 cache.
     pub users_f16: Option<u64>,
-    /// The same with an INT8 cache.
+    /// Users that fit with an INT8 cache.
     pub users_int8: Option<u64>,
 }
 
-/// What fits with the weights in one scheme.
+/// Contexts and users that fit with the weights in one scheme.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Row {
     /// The scheme, or `as stored`.
@@ -85,7 +85,7 @@ pub struct Row {
     pub fits: Vec<Fit>,
 }
 
-/// What fits where.
+/// Results of a calculation.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Memory {
     /// The model, where one was given.
@@ -165,7 +165,7 @@ pub fn parse_parameters(text: &str) -> Result<u64> {
     if (1.0..=1e18).contains(&count) { Ok(count as u64) } else { Err(wrong()) }
 }
 
-/// What fits of a model of which only its size is known.
+/// Computes the fit of a model of which only the number of parameters is known.
 ///
 /// # Errors
 /// [`Error::Request`] for numbers that make no sense.
@@ -177,7 +177,7 @@ pub fn of_parameters(parameters: u64, cache: CacheShape, request: &Request) -> R
     fit(None, parameters, cache, candidates.collect(), request)
 }
 
-/// What fits of a model: as it is stored, and in each scheme with its linear projections quantized.
+/// Computes the fit of a model: as it is stored, and in each scheme with its linear projections quantized.
 ///
 /// # Errors
 /// When the model can't be opened or has no configuration.
@@ -206,7 +206,7 @@ pub fn of_model(path: &Path, request: &Request) -> Result<Memory> {
     Ok(memory)
 }
 
-/// Whether a weight can be in the scheme, or isn't to be.
+/// Returns whether a weight can be in the scheme, or isn't meant to be.
 fn suits(weight: &conversion::Weight, scheme: Scheme) -> bool {
     match (scheme, &weight.shape[..]) {
         (Scheme::Ggml(ty), &[_, cols]) if weight.is_block_projection() => cols.is_multiple_of(ty.block_len()),
@@ -251,7 +251,7 @@ fn fit(
     })
 }
 
-/// How many columns stay F16 is known after calibration only.
+/// Notes that the number of columns that stay F16 is known after calibration only.
 fn outlier_note(request: &Request) -> Vec<String> {
     let asked = request.schemes.contains(&Scheme::Int8Outlier);
     let note =

@@ -17,7 +17,7 @@ pub struct Entry {
     /// The value's type in the file: `string`, `u32`, `array of f32`.
     #[serde(rename = "type")]
     pub kind: String,
-    /// How many elements an array has.
+    /// Number of elements of an array.
     pub length: Option<usize>,
     /// The value; of an array the first elements.
     pub value: Value,
@@ -54,7 +54,7 @@ impl Entry {
 ///
 /// # Errors
 /// When a GGUF header can't be read.
-pub fn of(model: &Model) -> Result<Vec<Entry>> {
+pub fn entries(model: &Model) -> Result<Vec<Entry>> {
     if model.container != Container::Gguf {
         return Ok(model.metadata.iter().map(|(key, value)| Entry::string(key, value)).collect());
     }

@@ -1,4 +1,4 @@
-//! Where in a model a module lies: its block, and what kind of layer it is.
+//! Position of a module in a model: its block, and the kind of its layer.
 
 use indexmap::IndexSet;
 

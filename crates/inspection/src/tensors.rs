@@ -1,4 +1,4 @@
-//! What is in a model's files: tensors with types, shapes and bytes, the architecture, totals.
+//! Contents of a model's files: tensors with types, shapes and bytes, the architecture, totals.
 
 use crate::Result;
 use crate::metadata::{self, Entry};
@@ -11,16 +11,16 @@ use store::{Config, Container, Model};
 /// A stored tensor.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct TensorInfo {
-    /// Its Hugging Face name.
+    /// Hugging Face name of the tensor.
     pub name: String,
-    /// Its name in the file.
+    /// Name of the tensor in the file.
     pub stored_name: String,
-    /// Its element type.
+    /// Element type of the tensor.
     #[serde(rename = "type")]
     pub dtype: String,
-    /// Its shape, outermost first.
+    /// Shape of the tensor, outermost dimension first.
     pub shape: Vec<usize>,
-    /// Its bytes.
+    /// Bytes of the tensor.
     pub bytes: u64,
     /// The scheme of the linear layer that it belongs to; none for norms, biases and the like.
     pub scheme: Option<String>,
@@ -43,7 +43,7 @@ pub struct Total {
     pub bits: f64,
 }
 
-/// What config.json or the keys of a GGUF file say.
+/// Architecture, as config.json or the keys of a GGUF file give it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Architecture {
     /// The name, such as `LlamaForCausalLM`.
@@ -64,20 +64,20 @@ pub struct Architecture {
     pub vocab_size: usize,
     /// Context that the model was trained for.
     pub max_position: usize,
-    /// Whether the output projection is the embedding.
+    /// True if the output projection is the embedding.
     pub tied: bool,
     /// Bytes of the cache for one token in F16.
     pub cache_bytes_per_token: usize,
 }
 
-/// What is in a model.
+/// Contents of a model.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Tensors {
-    /// Where it lies.
+    /// Path of the model.
     pub model: String,
     /// `directory`, `safetensors` or `gguf`.
     pub container: &'static str,
-    /// Its architecture, where it is one that is known here.
+    /// Architecture of the model, if it is one that is known here.
     pub architecture: Option<Architecture>,
     /// Weights, biases and norms; a tied output projection counts once.
     pub parameters: u64,
@@ -134,7 +134,7 @@ pub fn look(path: &Path, with_metadata: bool) -> Result<Tensors> {
         bytes: tensors.iter().map(|t| t.bytes).sum(),
         types: type_totals(&tensors),
         schemes,
-        metadata: if with_metadata { Some(metadata::of(&model)?) } else { None },
+        metadata: if with_metadata { Some(metadata::entries(&model)?) } else { None },
         tensors,
         notes,
     })
@@ -229,7 +229,7 @@ fn finish(mut totals: Vec<Total>) -> Vec<Total> {
 pub struct Alike<'a> {
     /// The name, with `*` for the block's number where there are several.
     pub name: String,
-    /// How many there are.
+    /// Number of tensors.
     pub count: usize,
     /// Bytes of all.
     pub bytes: u64,
@@ -237,7 +237,7 @@ pub struct Alike<'a> {
     pub first: &'a TensorInfo,
 }
 
-/// What tensors that are alike have in common: name without number, type, shape, scheme.
+/// Properties that tensors of one group share: name without number, type, shape, scheme.
 type Likeness<'a> = (String, &'a str, &'a [usize], Option<&'a str>);
 
 /// The tensors in file order, those of equal type, shape and scheme in different blocks together.

@@ -8,7 +8,7 @@ use store::Model;
 /// A text to run a model on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Text {
-    /// What reports call it.
+    /// Name in reports.
     pub name: String,
     /// The text.
     pub text: String,

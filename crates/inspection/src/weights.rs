@@ -1,4 +1,4 @@
-//! How a model's weights are spread, and what each scheme loses of them.
+//! Statistics of a model's weights, and the error of each scheme.
 
 use crate::{Error, Result, place};
 use conversion::{Source, Values, Weight};
@@ -16,7 +16,7 @@ use store::Bytes;
 /// The block lengths at which uniform levels are compared with those of NF4.
 pub const BLOCKS: [usize; 4] = [16, 32, 64, 128];
 
-/// What is asked.
+/// Settings of a measurement.
 #[derive(Debug, Clone)]
 pub struct Request {
     /// Weights further than so many standard deviations from the mean are counted.
@@ -39,7 +39,7 @@ pub struct Loss {
 /// One matrix.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Matrix {
-    /// Its module.
+    /// Module of the matrix.
     pub module: String,
     /// The block that it lies in.
     pub block: Option<usize>,
@@ -67,11 +67,11 @@ pub struct Matrix {
     pub max_col: usize,
     /// The row with most weights beyond `sigma`.
     pub top_row: Option<usize>,
-    /// How many these are.
+    /// Number of weights beyond the threshold in that row.
     pub top_row_beyond: u64,
     /// The column with most weights beyond `sigma`.
     pub top_col: Option<usize>,
-    /// How many these are.
+    /// Number of weights beyond the threshold in that column.
     pub top_col_beyond: u64,
     /// The losses of what is quantized by default; empty for the others.
     pub losses: Vec<Loss>,
@@ -109,7 +109,7 @@ pub struct Levels {
     pub nf4: f64,
 }
 
-/// What was found.
+/// Results of a measurement.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Weights {
     /// The model.
@@ -120,7 +120,7 @@ pub struct Weights {
     pub matrices: Vec<Matrix>,
     /// The schemes, the smallest mean loss first.
     pub schemes: Vec<SchemeLoss>,
-    /// What block length and level placement do, each by itself.
+    /// Effects of block length and of the placement of levels, each by itself.
     pub levels: Vec<Levels>,
     /// The weights of all matrices by distance from their matrix's mean, between `histogram_edges`.
     pub histogram: Vec<u64>,

@@ -58,7 +58,7 @@ pub fn int(value: &Option<Value>, what: &str) -> Result<Option<i64>> {
     }
 }
 
-/// Whether a flag is set; `default` where it isn't given.
+/// Returns whether a flag is set; `default` where it isn't given.
 pub fn flag(value: &Option<Value>, default: bool) -> bool {
     value.as_ref().map_or(default, Value::is_true)
 }

@@ -44,7 +44,7 @@ pub enum Comparison {
     NotIn,
 }
 
-/// What follows a value.
+/// Operation that follows a value.
 #[derive(Debug)]
 pub enum Postfix {
     /// `.name`
@@ -70,7 +70,7 @@ pub struct CallArgs {
     pub star_star: Option<Box<Expr>>,
 }
 
-/// What is assigned to.
+/// Target of an assignment.
 #[derive(Debug)]
 pub enum Target {
     Name(Rc<str>),

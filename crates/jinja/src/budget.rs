@@ -8,7 +8,7 @@ const STEPS: u64 = 20_000_000;
 /// Bytes that a rendering allocates at most, freed ones among them.
 const BYTES: usize = 256 << 20;
 
-/// What is left to a rendering.
+/// Remaining steps, bytes and depth of a rendering.
 #[derive(Debug)]
 pub struct Budget {
     steps: Cell<u64>,

@@ -4,7 +4,7 @@ use jiff::Zoned;
 use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
 
-/// Where `strftime_now` takes the time from.
+/// Source of `strftime_now`'s time.
 #[derive(Debug, Clone, Default)]
 pub enum Clock {
     /// The machine's local time.

@@ -1,4 +1,4 @@
-//! What stops a rendering.
+//! Errors that stop a rendering.
 
 /// Why a template has no text.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -38,7 +38,7 @@ impl Error {
         Error::Limit { line: 0, what: what.into() }
     }
 
-    /// The same with `in_line`, if it has no line.
+    /// Adds the line `in_line`, if the error has none.
     pub(crate) fn in_line(self, in_line: usize) -> Self {
         match self {
             Error::Template { line: 0, what } => Error::Template { line: in_line, what },

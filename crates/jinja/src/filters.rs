@@ -65,7 +65,7 @@ const NAMES: [&str; 51] = [
     "wordwrap",
 ];
 
-/// Whether a filter is known.
+/// Returns whether a filter is known.
 pub fn exists(name: &str) -> bool {
     NAMES.contains(&name)
 }

@@ -23,7 +23,7 @@ struct Scope {
     variables: HashMap<Rc<str>, Value>,
 }
 
-/// How a statement ends.
+/// End of a statement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Flow {
     Next,

@@ -55,7 +55,7 @@ struct Lexer<'a> {
     text: &'a str,
     at: usize,
     line: usize,
-    /// Whether the tag before ended with a newline, or nothing came before.
+    /// True if the tag before ended with a newline, or nothing came before.
     line_start: bool,
     out: Vec<(Token, usize)>,
 }

@@ -317,7 +317,7 @@ fn strings(kind: SeqKind, all: Vec<String>) -> Result<Value> {
     Seq::value(kind, all.into_iter().map(Value::str).collect())
 }
 
-/// Whether every character (and one at least) is of a kind.
+/// Returns whether every character (and one at least) is of a kind.
 fn all(s: &str, is: impl Fn(char) -> bool) -> Value {
     Value::Bool(!s.is_empty() && s.chars().all(is))
 }

@@ -7,7 +7,7 @@ use crate::interpreter::Interpreter;
 use crate::ops;
 use crate::value::{Number, SeqKind, Value};
 
-/// Whether a test is known.
+/// Returns whether a test is known.
 pub fn exists(name: &str) -> bool {
     matches!(
         name,

@@ -31,16 +31,16 @@ pub enum Place {
     Input(String),
 }
 
-/// Where a token is.
+/// Position of a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Position {
-    /// Which of the sequences.
+    /// Index of the sequence.
     pub sequence: usize,
-    /// Which of its tokens.
+    /// Index of the token in the sequence.
     pub token: usize,
 }
 
-/// Which tokens carry a large dimension.
+/// Tokens that carry a large dimension.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Carrier {
     /// The first token of a sequence alone: elsewhere the dimension stays below a quarter.
@@ -64,7 +64,7 @@ pub struct Dimension {
     pub reach: usize,
 }
 
-/// What INT8 codes are like under one way to choose scales.
+/// Statistics of INT8 codes under one way to choose scales.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Codes {
     /// The scale; of many the median.
@@ -75,7 +75,7 @@ pub struct Codes {
     pub zeros: f64,
 }
 
-/// What was seen at one place.
+/// Statistics of one place.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Site {
     /// Tokens.
@@ -117,7 +117,7 @@ impl Site {
         largest(&absmax, k)
     }
 
-    /// Which tokens carry a dimension.
+    /// Returns the tokens that carry a dimension.
     pub fn carrier(&self, dimension: usize) -> Carrier {
         let Some(d) = self.dimensions.get(dimension) else { return Carrier::SomeTokens };
         if 2 * d.reach >= self.tokens {
@@ -196,7 +196,7 @@ fn shares_its_input(module: &str) -> bool {
     [".k_proj", ".v_proj", ".up_proj"].iter().any(|kind| module.ends_with(kind))
 }
 
-/// What the first pass sees at one place.
+/// Statistics of the first pass at one place.
 #[derive(Debug, Clone, Default)]
 struct Seen {
     dimensions: Vec<Dimension>,
@@ -286,7 +286,7 @@ struct Counter {
 }
 
 impl Counter {
-    fn of(absmax: f32) -> Self {
+    fn with_absmax(absmax: f32) -> Self {
         Counter { scale: absmax / QMAX, ..Counter::default() }
     }
 
@@ -341,7 +341,7 @@ struct Coders {
     sites: BTreeMap<Place, Coder>,
 }
 
-/// What the second pass counts at one place.
+/// Counts of the second pass at one place.
 struct Coder {
     seen: Seen,
     taken_out: Vec<bool>,
@@ -360,10 +360,10 @@ impl Coder {
         let max = |values: &mut dyn Iterator<Item = f32>| values.fold(0f32, f32::max);
         let rest = max(&mut absmax.iter().zip(&taken_out).filter(|(_, out)| !**out).map(|(m, _)| *m));
         Coder {
-            tensor: Counter::of(max(&mut absmax.iter().copied())),
-            without_top: Counter::of(rest),
-            without_first: Counter::of(max(&mut seen.dimensions.iter().map(|d| d.absmax_later))),
-            channels: absmax.iter().map(|&m| Counter::of(m)).collect(),
+            tensor: Counter::with_absmax(max(&mut absmax.iter().copied())),
+            without_top: Counter::with_absmax(rest),
+            without_first: Counter::with_absmax(max(&mut seen.dimensions.iter().map(|d| d.absmax_later))),
+            channels: absmax.iter().map(|&m| Counter::with_absmax(m)).collect(),
             tokens: Vec::with_capacity(seen.tokens.len()),
             taken_out,
             seen,
@@ -373,7 +373,7 @@ impl Coder {
     fn add(&mut self, rows: &[f32], cols: usize) {
         for (token, row) in rows.chunks_exact(cols.max(1)).enumerate() {
             let absmax = self.seen.tokens.get(self.tokens.len()).copied().unwrap_or(0.0);
-            let mut own = Counter::of(absmax);
+            let mut own = Counter::with_absmax(absmax);
             let dimensions = self.seen.dimensions.iter_mut().zip(&mut self.channels).zip(&self.taken_out);
             for (((dimension, channel), taken_out), &x) in dimensions.zip(row) {
                 dimension.reach += usize::from(dimension.absmax > 0.0 && x.abs() >= REACH * dimension.absmax);

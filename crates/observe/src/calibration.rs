@@ -12,7 +12,7 @@ const VERSION: &str = "1";
 /// The metadata key that marks the file: version and tokens.
 const KEY: &str = store::output::provenance::CALIBRATION_KEY;
 
-/// What can go wrong with calibration.
+/// Errors of calibration.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// Reading or writing the file.
@@ -28,7 +28,7 @@ pub enum Error {
     Format {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// Description of the mistake.
         what: String,
     },
     /// Running the model.

@@ -17,13 +17,13 @@ const PER_SIGMA: f64 = 4.0;
 /// A row or a column and how many of its weights are beyond the threshold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Crowded {
-    /// Its number.
+    /// Index of the row or column.
     pub index: usize,
-    /// Its weights beyond the threshold.
+    /// Number of its weights beyond the threshold.
     pub beyond: u64,
 }
 
-/// How the weights of a matrix are spread.
+/// Distribution of the weights of a matrix.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Spread {
     /// Output features.
@@ -67,7 +67,7 @@ impl Spread {
 #[derive(Debug, Clone, Copy, Default)]
 struct Sums {
     abs: f64,
-    /// Of the first to the fourth power.
+    /// Sums of the first to the fourth power.
     powers: [f64; 4],
     max: f32,
     max_at: (usize, usize),
@@ -236,8 +236,8 @@ impl std::fmt::Display for Form {
     }
 }
 
-/// What a matrix loses in each form; none where a form doesn't suit its shape, or needs
-/// `outlier_columns` that are not given. Scales are F16, and F32 where F16 can't carry them.
+/// Errors of a matrix in each form. A form that doesn't suit the matrix's shape, or that needs `outlier_columns` which
+/// are not given, has none. Scales are F16, and F32 where F16 can't carry them.
 ///
 /// # Errors
 /// [`Error::NotFinite`].
@@ -247,7 +247,7 @@ pub fn losses<B: AsRef<[u8]>>(
     outlier_columns: Option<&[u32]>,
 ) -> Result<Vec<Option<WeightError>>, Error> {
     let mut out = vec![Some(WeightError::default()); forms.len()];
-    let prepass = Prepass::of(matrix, forms)?;
+    let prepass = Prepass::over_matrix(matrix, forms)?;
     let mut wide = Vec::new();
     let job = |scale| Job { cols: matrix.cols(), scale, prepass: &prepass, outlier_columns };
     each_chunk(matrix, |rows, values| {
@@ -309,7 +309,7 @@ fn each_chunk<B: AsRef<[u8]>>(
 /// The longest block that runs over the flattened matrix.
 const LONGEST: usize = 256;
 
-/// What must be known of the whole matrix first.
+/// Statistics of the whole matrix that some forms need first.
 #[derive(Debug, Default)]
 struct Prepass {
     absmax: f32,
@@ -318,7 +318,7 @@ struct Prepass {
 }
 
 impl Prepass {
-    fn of<B: AsRef<[u8]>>(matrix: &Matrix<B>, forms: &[Form]) -> Result<Self, Error> {
+    fn over_matrix<B: AsRef<[u8]>>(matrix: &Matrix<B>, forms: &[Form]) -> Result<Self, Error> {
         let is_tensor = |form: &Form| matches!(form, Form::Scheme(Scheme::Int(_, Grouping::Tensor)));
         let is_nested = |form: &Form| matches!(form, Form::Scheme(Scheme::Nf4 { double_quant: true }));
         let nested = forms.iter().any(is_nested);

@@ -26,7 +26,7 @@ pub struct Args {
     #[arg(long, value_enum)]
     pub to: To,
 
-    /// Where to write.
+    /// File or directory to write.
     #[arg(short, long, required_unless_present = "dry_run")]
     pub output: Option<PathBuf>,
 
@@ -103,7 +103,7 @@ pub struct Args {
     #[command(flatten)]
     pub json: cli::JsonArgs,
 
-    /// Where the calibration text is run; with --verify, a GPU also decodes every weight as it would run it.
+    /// Device that runs the calibration text; with --verify, a GPU also decodes every weight as it would run it.
     #[command(flatten)]
     pub compute: cli::ComputeArgs,
 
@@ -135,7 +135,7 @@ pub enum To {
     Hf,
 }
 
-/// What to do with values out of range.
+/// Treatment of values out of range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum OnOverflow {
     /// Stop with an error that names the tensor.

@@ -1,4 +1,4 @@
-//! Which artifacts the arguments ask for, and where they go.
+//! Artifacts that the arguments ask for, and their destinations.
 
 use super::args::{Args, To};
 use anyhow::{Context, Error, Result, bail};
@@ -8,7 +8,7 @@ use observe::Calibration;
 use schemes::{Overflow, Scheme};
 use std::path::{Path, PathBuf};
 
-/// What the arguments ask for, before a model is looked at.
+/// Request, before a model is looked at.
 pub struct Request {
     /// The schemes, each for one artifact.
     pub schemes: Vec<Scheme>,
@@ -76,7 +76,7 @@ fn read_recipe(path: &Path) -> Result<Recipe> {
 pub struct Wanted {
     /// The scheme.
     pub scheme: Scheme,
-    /// Its plan; as if no column were an outlier where the statistics that tell are not there yet.
+    /// Plan of the artifact, as if no column were an outlier where the statistics that tell are not there yet.
     pub plan: Plan,
     /// Where it goes.
     pub destination: PathBuf,
@@ -124,7 +124,7 @@ fn plan_all(args: &Args, request: &Request, source: &Source<'_>, obstacle: &mut 
     Ok(wanted)
 }
 
-/// Whether a scheme, or the recipe, needs activation statistics.
+/// Returns whether a scheme, or the recipe, needs activation statistics.
 pub fn needs_calibration(scheme: Scheme, settings: &Settings) -> bool {
     let recipe = settings.rules.recipe();
     scheme.needs_calibration() || recipe.is_some_and(|r| r.schemes().any(Scheme::needs_calibration))

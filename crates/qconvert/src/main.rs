@@ -68,7 +68,7 @@ fn ready(
     wanted: Vec<Wanted>,
     progress: &dyn Progress,
 ) -> Result<Vec<Job>> {
-    let place = runtime::place(&args.compute.place.device, &args.compute.dtype, Math::Exact)?;
+    let place = runtime::device_and_options(&args.compute.place.device, &args.compute.dtype, Math::Exact)?;
     let mut settings = request.settings;
     settings.verify_on = Some(place.0.clone()).filter(|device| args.verify && !device.is_cpu());
     if let Some(path) = &args.calibration_text {

@@ -1,4 +1,4 @@
-//! What a person or a script reads of plans and artifacts.
+//! Plans and artifacts as tables and JSON.
 
 use conversion::counted;
 use conversion::{Errors, Made, Plan, Source};
@@ -38,8 +38,8 @@ fn schemes_json(plan: &Plan) -> Value {
     json!(counts)
 }
 
-/// What the table's errors are of: the quantized weights, or where there are none, those that
-/// were rounded to another float type.
+/// Errors that the table shows: of the quantized weights, or where there are none, of those that were rounded to
+/// another float type.
 fn shown_errors(made: &Made) -> &Errors {
     if made.losses.quantized.is_empty() { &made.losses.rounded } else { &made.losses.quantized }
 }
@@ -169,14 +169,14 @@ fn layouts_json(plan: &Plan) -> Value {
 pub struct Dry<'a> {
     /// The plan; without statistics as if no column were an outlier.
     pub plan: &'a Plan,
-    /// Whether it was made without the statistics of activations that it needs.
+    /// True if it was made without the statistics of activations that it needs.
     pub uncalibrated: bool,
-    /// Whether it needs such statistics, and none are given.
+    /// True if it needs such statistics, and none are given.
     pub needs_calibration: bool,
 }
 
 impl Dry<'_> {
-    /// Whether columns that a calibration would find make the artifact larger than planned.
+    /// Returns whether columns that a calibration would find make the artifact larger than planned.
     fn is_least(&self) -> bool {
         self.uncalibrated && self.plan.weights.iter().any(|w| w.scheme == Some(Scheme::Int8Outlier))
     }
@@ -190,7 +190,7 @@ impl Dry<'_> {
     }
 }
 
-/// What would be done, for people.
+/// Plans as a table.
 pub fn plans_table(source: &Source<'_>, rows: &[Dry<'_>]) -> String {
     let stored = rows.iter().any(|r| stored_bits(r.plan.bits_per_weight(source)).is_some());
     let mut columns = vec![
@@ -270,7 +270,7 @@ fn kept(source: &Source<'_>, plan: &Plan, text: &mut String) {
     }
 }
 
-/// What would be done, for scripts.
+/// Plans as JSON.
 pub fn plans_json(source: &Source<'_>, rows: &[Dry<'_>]) -> Value {
     let plans: Vec<Value> = rows.iter().map(|row| plan_json(source, row)).collect();
     json!({"source": source.model.path, "plans": plans, "warnings": source.warnings})

@@ -107,7 +107,7 @@ fn shards_and_an_older_artifact_are_replaced_whole() {
     }
 }
 
-/// What one of these programs did not write, or somebody edited since, is there afterwards as it was.
+/// Files that one of these programs did not write, or that somebody edited since, are there afterwards as they were.
 #[test]
 fn only_what_was_written_here_is_replaced() {
     let place = Place::new();

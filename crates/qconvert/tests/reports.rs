@@ -1,4 +1,4 @@
-//! What a plan and a finished conversion say, and when a file appears.
+//! Reports of plans and finished conversions, and the moment at which a file appears.
 
 #[path = "../../conversion/tests/common/mod.rs"]
 mod common;

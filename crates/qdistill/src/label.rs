@@ -22,7 +22,7 @@ pub struct Args {
     /// The labels file to write. While it is made it is called FILE.partial; the same command goes on with that.
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
-    /// How much of each distribution to keep: the K most likely tokens and the mass of the rest (topk:K), N draws
+    /// Part of each distribution to keep: the K most likely tokens and the mass of the rest (topk:K), N draws
     /// (sampled:N), or everything (full).
     #[arg(long, default_value = "topk:64", value_name = "KIND")]
     labels: Kind,
@@ -51,7 +51,7 @@ pub struct Args {
     /// JSON output.
     #[command(flatten)]
     json: cli::JsonArgs,
-    /// Where to compute.
+    /// Device and precision of the teacher.
     #[command(flatten)]
     compute: ComputeArgs,
 }

@@ -69,7 +69,7 @@ fn some(text: &str) -> Result<usize, String> {
     text.parse().ok().filter(|&n: &usize| n > 0).ok_or_else(|| "it must be a number of at least 1".into())
 }
 
-/// How a training begins in its folder.
+/// Start of a training in its folder.
 fn begin(resume: bool, overwrite: OverwriteArgs) -> Begin {
     match overwrite.existing() {
         _ if resume => Begin::Resume,
@@ -78,7 +78,7 @@ fn begin(resume: bool, overwrite: OverwriteArgs) -> Begin {
     }
 }
 
-/// Where training computes. It does so in f32, and what a teacher beside it multiplies is f32, too.
+/// Device of a training. Training computes in f32, and so does a teacher beside it.
 fn device(place: &DeviceArgs) -> runtime::Result<Device> {
     runtime::device(&place.device, &Options { compute: ComputeType::F32, ..Options::default() })
 }

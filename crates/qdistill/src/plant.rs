@@ -3,7 +3,7 @@
 use distillation::outliers;
 use std::path::PathBuf;
 
-/// What to plant where.
+/// Arguments of `qdistill plant-outliers`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The model: a Llama in F16 that `pretrain` wrote.
@@ -11,7 +11,7 @@ pub struct Args {
     /// The folder to write.
     #[arg(short, long, value_name = "DIR")]
     output: PathBuf,
-    /// Which channels are chosen.
+    /// Seed that chooses the channels.
     #[arg(long, default_value_t = 0, value_name = "S")]
     seed: u64,
     /// Whether an existing folder is replaced.

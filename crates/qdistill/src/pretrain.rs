@@ -36,7 +36,7 @@ pub struct Args {
     /// Whether an existing folder is replaced.
     #[command(flatten)]
     overwrite: OverwriteArgs,
-    /// Where to train.
+    /// Device to train on.
     #[command(flatten)]
     place: DeviceArgs,
 }

@@ -10,7 +10,7 @@ use std::time::Instant;
 /// A bar on a terminal, and lines for the validations everywhere.
 pub struct Bar<'a> {
     bars: &'a Bars,
-    /// What a validation's `kl` is.
+    /// Name of a validation's `kl`.
     kl: String,
     began: Instant,
     predictions: usize,

@@ -24,7 +24,7 @@ pub struct Args {
     /// Temperatures, separated by commas.
     #[arg(long, value_delimiter = ',', value_parser = super::temperature, default_value = "1,2,4", value_name = "T")]
     temperature: Vec<f64>,
-    /// How many continuations.
+    /// Number of continuations to show.
     #[arg(long, default_value_t = 10, value_parser = super::some, value_name = "N")]
     top: usize,
     /// The text that really follows, such as " glass": its first token is the hard label (by default the most likely).
@@ -36,7 +36,7 @@ pub struct Args {
     /// Whether an existing file is replaced.
     #[command(flatten)]
     overwrite: cli::OverwriteArgs,
-    /// Where to compute.
+    /// Device and precision of the teacher.
     #[command(flatten)]
     compute: ComputeArgs,
 }
@@ -104,7 +104,7 @@ fn view(found: &Continuations, teacher: &str, given: bool, form: &Terminal) -> R
 
 /// Bars with numbers behind them.
 struct Bars {
-    /// What each column's longest bar stands for.
+    /// Probability of each column's longest bar.
     longest: Vec<f64>,
     width: usize,
     glyphs: Glyphs,

@@ -46,7 +46,7 @@ pub struct Args {
     /// The folder to write. Nothing may be in it, but with --overwrite or --resume.
     #[arg(short, long, value_name = "DIR")]
     output: PathBuf,
-    /// What isn't trained.
+    /// Weights that stay as they are.
     #[arg(long, value_enum, value_name = "WHAT")]
     freeze: Option<Freeze>,
     /// Settings in TOML: [loss] and [train]. Flags win.
@@ -92,7 +92,7 @@ pub struct Args {
     /// Stop after so many validations without a better one.
     #[arg(long, value_name = "N")]
     patience: Option<usize>,
-    /// What the student's weights are stored in.
+    /// Type of the student's stored weights.
     #[arg(long, value_enum, default_value = "f16", value_name = "TYPE")]
     dtype: Stored,
     /// Go on where an interrupted training stopped; everything else must be as it was.

@@ -20,7 +20,7 @@ pub struct EngineArgs {
 }
 
 impl EngineArgs {
-    /// The same for models, whose keys and values go through a cache of type `kv`, if any.
+    /// Device and arithmetic of models whose keys and values go through a cache of type `kv`, if any.
     pub fn compute(&self, kv: Option<KvType>) -> anyhow::Result<Compute> {
         let ComputeArgs { place, dtype } = &self.compute;
         Ok(Compute::on(&place.device, dtype, self.engine_math.math(), kv)?)
@@ -47,24 +47,24 @@ pub struct TextArgs {
     /// Begin every window and prompt with BOS: where the tokenizer adds one, always, or never.
     #[arg(long, value_enum, default_value_t = BosArg::Auto)]
     pub bos: BosArg,
-    /// Which tokens of a window are scored: all that have a predecessor, or as llama-perplexity.
+    /// Tokens of a window that are scored: default (all that have a predecessor) or llama.cpp (as llama-perplexity).
     #[arg(long, value_enum, default_value_t = ProtocolArg::Default)]
     pub protocol: ProtocolArg,
     /// Score artifacts through a KV cache of this type (default: no cache).
     #[arg(long, value_enum, value_name = "TYPE")]
     pub kv: Option<KvArg>,
-    /// Whose arithmetic, and where.
+    /// Arithmetic and device.
     #[command(flatten)]
     pub engine: EngineArgs,
 }
 
 impl TextArgs {
-    /// Where and how models compute.
+    /// Device and arithmetic of the models.
     pub fn compute(&self) -> anyhow::Result<Compute> {
         self.engine.compute(self.kv.map(KvArg::ty))
     }
 
-    /// How texts become windows.
+    /// Rule that cuts texts into windows.
     pub fn protocol(&self) -> Protocol {
         Protocol {
             style: match self.protocol {
@@ -83,7 +83,7 @@ impl TextArgs {
     }
 }
 
-/// What else is measured.
+/// Options for measures besides perplexity and KL.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Measures")]
 pub struct MeasureArgs {
@@ -108,7 +108,7 @@ pub struct MeasureArgs {
 /// `--bos`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum BosArg {
-    /// Where the tokenizer adds one.
+    /// BOS where the tokenizer adds one.
     Auto,
     /// Always.
     Always,
@@ -119,7 +119,7 @@ pub enum BosArg {
 /// `--engine-math`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum EngineMath {
-    /// As the scheme says, and otherwise not at all.
+    /// Activations as the scheme says, and otherwise not rounded.
     Exact,
     /// 8 bits in ggml's blocks for quantized layers, F16 or BF16 for layers of that type.
     #[value(name = "llama.cpp")]
@@ -146,7 +146,7 @@ impl EngineMath {
         self.to_possible_value().map_or_else(String::new, |value| value.get_name().into())
     }
 
-    /// What a reader must know, if anything.
+    /// Note for a reader of the results, if one is needed.
     pub fn note(self) -> Option<String> {
         let how = match self {
             EngineMath::Exact => return None,
@@ -180,7 +180,7 @@ impl KvArg {
         }
     }
 
-    /// What a reader must know.
+    /// Note for a reader of the results.
     pub fn note(self) -> String {
         let ty = self.ty();
         format!("keys and values go through an {ty} cache, those of a comparison's reference excepted (--kv)")

@@ -18,7 +18,7 @@ impl Opened {
         Opened { path: path.into(), model: Loaded::open(path, compute, Some(reference)) }
     }
 
-    /// What goes into the comparison.
+    /// Entry of the comparison.
     pub fn entrant(&self, reference: &Loaded) -> Entrant<'_> {
         let subject = self
             .model

@@ -26,8 +26,8 @@ pub struct BenchArgs {
     /// The models.
     #[arg(required_unless_present = "synthetic", value_name = "MODEL")]
     pub models: Vec<PathBuf>,
-    /// Also a model of random codes in these schemes (f16, int8-*, int4-*), separated by commas: eight blocks as
-    /// Llama 3 70B has them, for speeds that a small model can't show. Takes up to 14 GB.
+    /// Measure also a model of random codes in these schemes (f16, int8-*, int4-*), separated by commas: eight blocks
+    /// of Llama 3 70B's shape, for speeds that a small model can't show. Takes up to 14 GB.
     #[arg(long, value_delimiter = ',', value_name = "SCHEME")]
     pub synthetic: Vec<String>,
     /// Tokens of the prompts that are read.
@@ -48,13 +48,13 @@ pub struct BenchArgs {
     /// Runs that count, after one that warms up.
     #[arg(long, default_value_t = 5, value_name = "N")]
     pub repeats: usize,
-    /// How keys and values are stored.
+    /// Type of stored keys and values.
     #[arg(long, value_enum, default_value_t = KvArg::F16, value_name = "TYPE")]
     pub kv: KvArg,
     /// On a GPU, also time products of one large layer in every form, beside cuBLAS and candle's own.
     #[arg(long)]
     pub products: bool,
-    /// Whose arithmetic, and where.
+    /// Arithmetic and device.
     #[command(flatten)]
     pub engine: EngineArgs,
     /// Output.
@@ -91,7 +91,7 @@ pub fn run(args: &BenchArgs, progress: &dyn Progress) -> Result<Outcome> {
         Some((path, scheme)) => {
             let (mut files, size) = synthetic::model(synthetic::LARGE, *scheme)?;
             files.side_files.extend(tokenizer.clone());
-            Loaded::of(path, files, size, &compute, None)
+            Loaded::from_files(path, files, size, &compute, None)
         }
         None => Loaded::open(path, &compute, None),
     };

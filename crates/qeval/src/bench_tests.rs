@@ -5,7 +5,7 @@ use serving::bench::{Batch, DEFINITIONS, Decode, Knee, Machine, Memory, Prefill,
 use serving::schedule::StepCosts;
 
 fn time(ms: f64) -> Time {
-    Time::of(vec![0.9 * ms, ms, 1.2 * ms])
+    Time::from_values(vec![0.9 * ms, ms, 1.2 * ms])
 }
 
 fn model(name: &str, equal: bool, allocated: usize) -> Measured {
@@ -109,7 +109,7 @@ fn figures_that_cannot_be_have_a_warning() {
     found.models[0].decode[0].bandwidth_share = 7.19;
     found.models[0].batch[0].work = Work::Cpu { f32_share: 2.5, int16_share: 0.1 };
     found.models[0].batch[1].work = Work::Gpu { matrix_share: 1.3 };
-    found.models[0].prefill[0].ms = Time::of(vec![800.0, 820.0, 1886.0]);
+    found.models[0].prefill[0].ms = Time::from_values(vec![800.0, 820.0, 1886.0]);
     let busy = |what: &str| format!("a.gguf: {what}: something else kept the machine busy");
     let warnings = [
         busy("719% of the bandwidth that was measured") + ", or the weights lie in the processor's caches",

@@ -1,4 +1,4 @@
-//! What is built into the program: texts, questions, a small model.
+//! Texts, questions and a small model that are built into the program.
 
 use anyhow::{Context, Result, bail};
 use cli::Usage;

@@ -25,7 +25,7 @@ pub struct CompareArgs {
     /// Texts and windows.
     #[command(flatten)]
     pub text: TextArgs,
-    /// What else is measured.
+    /// Other measures.
     #[command(flatten)]
     pub measure: MeasureArgs,
     /// Conditions on the result.

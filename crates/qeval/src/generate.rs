@@ -35,18 +35,18 @@ pub struct GenerateArgs {
     /// Whether an existing file is replaced.
     #[command(flatten)]
     pub overwrite: cli::OverwriteArgs,
-    /// How keys and values are stored.
+    /// Type of stored keys and values.
     #[arg(long, value_enum, value_name = "TYPE")]
     pub kv: Option<KvArg>,
-    /// Whose arithmetic, and where.
+    /// Arithmetic and device.
     #[command(flatten)]
     pub engine: EngineArgs,
-    /// How tokens are chosen.
+    /// Sampling.
     #[command(flatten)]
     pub sampling: SamplingArgs,
 }
 
-/// How tokens are chosen. What isn't given comes from the model's generation_config.json.
+/// Sampling options. An option that isn't given comes from the model's generation_config.json.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Sampling (defaults: the model's generation_config.json, else the most likely token)")]
 pub struct SamplingArgs {
@@ -101,7 +101,7 @@ impl SamplingArgs {
 /// Version of the JSON.
 const VERSION: u32 = 1;
 
-/// What `--json` prints.
+/// Results as `--json` prints them.
 #[derive(Serialize)]
 struct Report {
     version: u32,
@@ -111,7 +111,7 @@ struct Report {
     failed: Vec<Failed>,
 }
 
-/// What a model wrote.
+/// Text of one model.
 #[derive(Serialize)]
 struct Written {
     model: String,

@@ -23,13 +23,13 @@ pub struct LogitsArgs {
     /// A text instead, tokenized without BOS.
     #[arg(long, value_name = "TEXT", conflicts_with = "ids")]
     pub prompt: Option<String>,
-    /// Where to write: a safetensors file with `tokens` (I64, n) and `logits` (F32, n x vocabulary).
+    /// File to write: safetensors with `tokens` (I64, n) and `logits` (F32, n x vocabulary).
     #[arg(short, long, value_name = "FILE")]
     pub output: PathBuf,
     /// Whether an existing file is replaced.
     #[command(flatten)]
     pub overwrite: cli::OverwriteArgs,
-    /// Whose arithmetic, and where.
+    /// Arithmetic and device.
     #[command(flatten)]
     pub engine: EngineArgs,
 }

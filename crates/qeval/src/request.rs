@@ -1,4 +1,4 @@
-//! What `compare`, `sweep` and `perplexity` score: texts, questions, protocol.
+//! Texts, questions and protocol that `compare`, `sweep` and `perplexity` score.
 
 use crate::args::{KvArg, MeasureArgs, TextArgs};
 use crate::builtin;
@@ -10,7 +10,7 @@ use scoring::load::Compute;
 use scoring::{Corpus, choices};
 use std::path::Path;
 
-/// What a reader must know of how it was computed.
+/// Notes on how the results were computed.
 pub fn notes(args: &TextArgs, compute: &Compute) -> Vec<String> {
     let (math, cache) = (args.engine.engine_math.note(), args.kv.map(KvArg::note));
     compute.note().into_iter().chain(math).chain(cache).collect()
@@ -22,7 +22,7 @@ pub fn texts<'a>(text: &'a TextArgs, measure: &'a MeasureArgs) -> Vec<&'a Path> 
     text.corpus.iter().chain(&measure.choices).map(|p| p.as_path()).chain(questions).collect()
 }
 
-/// What the arguments ask for.
+/// Builds the request from the arguments.
 pub fn request(text: &TextArgs, measure: &MeasureArgs, gates: &GateArgs) -> Result<Request> {
     let protocol = text.protocol();
     protocol.check()?;

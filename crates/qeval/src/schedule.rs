@@ -25,7 +25,7 @@ use store::output::{Form, check_file, write_file};
 /// The trace that is used when none is named.
 const TRACE: &str = include_str!("../../serving/data/trace.jsonl");
 
-/// Its name.
+/// Name of the built-in trace.
 const TRACE_NAME: &str = "trace.jsonl";
 
 /// Arrivals as the trace has them.
@@ -65,13 +65,13 @@ pub struct ScheduleArgs {
     /// Milliseconds that a prompt token adds to a step, beside --step-ms.
     #[arg(long, default_value_t = 0.0, value_name = "MS", requires = "step_ms")]
     pub prompt_ms: f64,
-    /// Also send the trace through a model, with the engine of this program: a small one, it takes a while.
+    /// Replay the trace through this model, with the engine of this program. Takes a while: use a small model.
     #[arg(long, value_name = "MODEL")]
     pub through: Option<PathBuf>,
-    /// How that stores keys and values.
+    /// Type of that model's stored keys and values.
     #[arg(long, value_enum, default_value_t = KvArg::F16, value_name = "TYPE", requires = "through")]
     pub kv: KvArg,
-    /// Where that computes.
+    /// Device of that model.
     #[command(flatten)]
     pub compute: ComputeArgs,
     /// Write a new trace of the built-in one's shape and do nothing else.
@@ -215,7 +215,7 @@ fn slots_over_time(found: &Schedule, form: &Terminal) -> String {
     lanes.concat()
 }
 
-/// How times and rates in a unit are called.
+/// Names of times and rates in a unit.
 fn unit_names(unit: Unit) -> (&'static str, &'static str) {
     match unit {
         Unit::Steps => ("steps", "tokens/step"),

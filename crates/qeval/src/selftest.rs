@@ -76,7 +76,7 @@ pub fn run(args: &SelfTestArgs, progress: &dyn Progress) -> Result<Outcome> {
     output::present(&View(found), &args.output, &Provenance::on(runtime::device_name(device)))
 }
 
-/// What is scored on both devices.
+/// Protocol of the scores on both devices.
 fn protocol(args: &SelfTestArgs) -> Result<Protocol> {
     let protocol = Protocol { style: Style::Plain, ctx: 512, stride: None, bos: Bos::Auto, tokens: Some(args.tokens) };
     protocol.check()?;

@@ -44,10 +44,10 @@ pub struct SpeculateArgs {
     /// Seed of what is sampled.
     #[arg(long, default_value_t = 0, value_name = "N")]
     pub seed: u64,
-    /// How keys and values are stored.
+    /// Type of stored keys and values.
     #[arg(long, value_enum, value_name = "TYPE")]
     pub kv: Option<KvArg>,
-    /// Whose arithmetic, and where.
+    /// Arithmetic and device.
     #[command(flatten)]
     pub engine: EngineArgs,
     /// Output.

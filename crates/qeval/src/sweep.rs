@@ -18,7 +18,7 @@ use std::path::{Component, Path, PathBuf};
 use store::output::{Existing, Form, check_file, check_folder};
 use tempfile::TempDir;
 
-/// What the built-in model is called.
+/// Name of the built-in model.
 const BUILT_IN: &str = "built-in fixture";
 
 /// A folder with this file is a model's.
@@ -39,13 +39,14 @@ pub struct SweepArgs {
     /// Tokens of that text to use.
     #[arg(long, default_value_t = 2048, value_name = "N")]
     pub calibration_tokens: usize,
-    /// Where to keep the artifacts, one folder (for ggml types one file) for each scheme; by default they are removed.
+    /// Folder to keep the artifacts in, one folder (for ggml types one file) for each scheme. By default they are
+    /// removed.
     #[arg(long, value_name = "DIR")]
     pub keep: Option<PathBuf>,
     /// Texts and windows.
     #[command(flatten)]
     pub text: TextArgs,
-    /// What else is measured.
+    /// Other measures.
     #[command(flatten)]
     pub measure: MeasureArgs,
     /// Conditions on the result.
@@ -130,17 +131,17 @@ impl Work {
         Ok(Work { _transient: transient, folder, model })
     }
 
-    /// Where it is.
+    /// Path of the folder.
     pub fn folder(&self) -> &Path {
         self.folder.path()
     }
 }
 
-/// What schemes are calibrated on that need it.
+/// Text for schemes that need calibration.
 pub struct Calibration {
     /// The text.
     pub text: String,
-    /// How many tokens of it.
+    /// Number of tokens of it.
     pub tokens: usize,
 }
 
@@ -185,7 +186,7 @@ fn real(path: &Path) -> PathBuf {
     path
 }
 
-/// Where a scheme's artifact goes, and whether it is a GGUF file.
+/// Path of a scheme's artifact, and whether it is a GGUF file.
 fn place(target: &Path, scheme: Scheme) -> (PathBuf, bool) {
     let ggml = matches!(scheme, Scheme::Ggml(_));
     (target.join(if ggml { format!("{scheme}.gguf") } else { scheme.to_string() }), ggml)

@@ -54,7 +54,7 @@ pub fn run(args: &ActivationsArgs, progress: &dyn Progress) -> Result<Outcome> {
     output::present(&View { found, inputs: args.inputs }, &args.output, &provenance)
 }
 
-/// What was found, and whether the terminal shows each layer's input.
+/// Findings, and whether the terminal shows each layer's input.
 struct View {
     found: Activations,
     inputs: bool,

@@ -9,8 +9,8 @@ use std::path::PathBuf;
 
 /// See why a model is hard to quantize.
 ///
-/// What is in its files, how its weights and activations are spread, which parts suffer most from
-/// a scheme, what fits in memory, and what differs between two models.
+/// Its tensors, the outliers of its weights and activations, the parts that a scheme hurts most, the memory it needs,
+/// and its differences from another model.
 #[derive(Debug, Parser)]
 #[command(name = "qinspect", version, after_help = EXAMPLES)]
 pub struct Cli {
@@ -116,7 +116,7 @@ pub struct ActivationsArgs {
     /// Write the maxima of each linear layer's input, for qconvert --calibration.
     #[arg(long, value_name = "FILE")]
     pub save: Option<PathBuf>,
-    /// Where the model runs.
+    /// Device and precision of the model.
     #[command(flatten)]
     pub compute: ComputeArgs,
     /// Output.
@@ -143,7 +143,7 @@ pub struct TextArgs {
 }
 
 impl TextArgs {
-    /// How the text is cut.
+    /// Cut of the text into sequences.
     pub fn cut(&self) -> Cut {
         let bos = match self.bos {
             BosArg::Auto => Bos::Auto,
@@ -157,7 +157,7 @@ impl TextArgs {
 /// `--bos`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum BosArg {
-    /// Where the tokenizer adds one.
+    /// BOS where the tokenizer adds one.
     Auto,
     /// Always.
     Always,
@@ -174,7 +174,7 @@ pub struct LayersArgs {
     /// The scheme.
     #[arg(long, value_name = "SCHEME")]
     pub scheme: String,
-    /// What is quantized at a time. By matrix the recipe is best, and takes longest to find.
+    /// Unit that is quantized at a time. By matrix the recipe is best, and takes longest to find.
     #[arg(long, value_enum, default_value_t = ByArg::Block)]
     pub by: ByArg,
     /// The scheme of what the recipe keeps in more bits.
@@ -246,7 +246,7 @@ pub struct MemoryArgs {
         allow_negative_numbers = true
     )]
     pub vram: Vec<f64>,
-    /// What is neither weights nor cache, in GiB.
+    /// Memory for everything besides weights and cache, in GiB.
     #[arg(long, default_value_t = 1.5, value_name = "GIB", allow_negative_numbers = true)]
     pub overhead: f64,
     /// Tokens of each user, where users are counted.

@@ -30,7 +30,7 @@ pub fn run(args: &DiffArgs, progress: &dyn Progress) -> Result<Outcome> {
     Ok(outcome)
 }
 
-/// What was found, and whether the terminal shows each tensor.
+/// Findings, and whether the terminal shows each tensor.
 struct View {
     found: Diff,
     each: bool,

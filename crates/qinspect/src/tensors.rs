@@ -20,7 +20,7 @@ pub fn run(args: &TensorsArgs) -> Result<Outcome> {
     output::present(&View { found, each: args.all }, &args.output, &provenance)
 }
 
-/// What was found, and whether the terminal shows each tensor.
+/// Findings, and whether the terminal shows each tensor.
 struct View {
     found: Tensors,
     each: bool,

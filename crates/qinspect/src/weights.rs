@@ -34,7 +34,7 @@ pub fn run(args: &WeightsArgs, progress: &dyn Progress) -> Result<Outcome> {
     output::present(&View { found, each: args.all }, &args.output, &provenance)
 }
 
-/// What was found, and whether the terminal shows each matrix.
+/// Findings, and whether the terminal shows each matrix.
 struct View {
     found: Weights,
     each: bool,
@@ -98,7 +98,7 @@ fn count(value: u64) -> Cell {
     Cell::value(format::count(value), value)
 }
 
-/// What the matrices of each kind have in common.
+/// Table of the kinds of matrices.
 fn kinds(found: &Weights, glyphs: Glyphs) -> Result<Table, report::Error> {
     let columns = vec![
         Column::text("kind", "Kind"),
@@ -190,7 +190,7 @@ fn matrices(title: &str, found: &Weights, which: &[&Matrix]) -> Result<Table, re
     Ok(table)
 }
 
-/// Which row or column has most of the outliers, where one has many.
+/// Names the row or column that has most of the outliers, where one has many.
 fn crowded(which: &[&Matrix], sigma: f64) -> String {
     let lines = which.iter().filter_map(|m| {
         let share = |n: u64| n as f64 / m.beyond.max(1) as f64;
@@ -238,7 +238,7 @@ pub fn losses(found: &Weights) -> Result<Table, report::Error> {
     Ok(table)
 }
 
-/// What block length does, and what level placement does.
+/// Table of the effects of block length and of the placement of levels.
 pub fn levels(found: &Weights) -> Result<Table, report::Error> {
     let columns = vec![
         Column::number("block", "Block"),

@@ -194,7 +194,7 @@ fn divergence() -> Ridge {
         Distribution {
             name: row.0.to_owned(),
             marks: vec![mark("median", 1024), mark("99th percentile", 2027)],
-            histogram: Histogram::of(&values, 40, Scale::Log),
+            histogram: Histogram::from_values(&values, 40, Scale::Log),
         }
     });
     Ridge {
@@ -253,7 +253,7 @@ fn weights() -> Ridge {
     let values: Vec<f64> = (0..20_000).map(|_| noise.normal() * 0.018).collect();
     let series = vec![Distribution {
         name: "down_proj".to_owned(),
-        histogram: Histogram::of(&values, 60, Scale::Linear),
+        histogram: Histogram::from_values(&values, 60, Scale::Linear),
         marks: vec![Mark { name: "mean".to_owned(), at: 0.0 }],
     }];
     Ridge {

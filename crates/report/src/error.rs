@@ -1,4 +1,4 @@
-//! What can go wrong while drawing.
+//! Errors of rendering.
 
 /// Why something could not be drawn.
 #[derive(Debug, thiserror::Error)]
@@ -9,9 +9,9 @@ pub enum Error {
     Row {
         /// The table's title.
         table: String,
-        /// How many cells the row has.
+        /// Number of cells in the row.
         cells: usize,
-        /// How many columns the table has.
+        /// Number of columns in the table.
         columns: usize,
     },
     /// The page template could not be filled in.

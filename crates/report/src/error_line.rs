@@ -16,7 +16,7 @@ pub fn error_line(error: &(dyn Error + 'static)) -> String {
     crate::format::printable(&text)
 }
 
-/// What stands before the backtrace that some libraries put into their errors.
+/// Cuts off the backtrace that some libraries put into their errors.
 fn without_backtrace(text: &str) -> String {
     let is_frame = |line: &&str| line.trim_start().starts_with("0: ");
     text.lines().take_while(|line| !is_frame(line)).collect::<Vec<_>>().join("\n")

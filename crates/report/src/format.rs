@@ -3,10 +3,10 @@
 //! Everything here is for the eye; the machine value of a number belongs into
 //! [`Cell::value`](crate::table::Cell::value), at full precision.
 
-/// How a value that is not a number is written.
+/// Text for a value that is not a number.
 pub const NOT_A_NUMBER: &str = "not a number";
 
-/// How a value that was not measured is written.
+/// Text for a value that was not measured.
 pub const ABSENT: &str = "–";
 
 /// At this magnitude and above, numbers are written as `3.7e8`.
@@ -212,7 +212,7 @@ pub fn duration(seconds: f64) -> String {
     format!("{} h {:02} min", minutes / 60, minutes % 60)
 }
 
-/// What `write` makes of a measured value, or [`ABSENT`].
+/// Formats a measured value with `write`; a value that was not measured becomes [`ABSENT`].
 ///
 /// ```
 /// use report::format;

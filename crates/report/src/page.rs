@@ -18,9 +18,9 @@ mod inline;
 pub struct Page {
     /// The page's title.
     pub title: String,
-    /// What the page says, in a sentence or two; may be empty.
+    /// Message of the page in a sentence or two; may be empty.
     pub lead: String,
-    /// What was done with what, as names and values.
+    /// Names and values at the head of the page, such as the reference and the texts.
     pub facts: Vec<Fact>,
     /// The sections.
     pub sections: Vec<Section>,
@@ -35,9 +35,9 @@ pub struct Page {
 /// A fact in a page's header.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct Fact {
-    /// What it is about.
+    /// Name of the fact.
     pub name: String,
-    /// What it says.
+    /// Value of the fact.
     pub value: String,
 }
 
@@ -51,9 +51,9 @@ impl Fact {
 /// A section of a [`Page`].
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Section {
-    /// Its heading; may be empty.
+    /// Heading of the section; may be empty.
     pub heading: String,
-    /// Its content. Figures that follow each other stand side by side where
+    /// Content of the section. Figures that follow each other stand side by side where
     /// there is room.
     pub blocks: Vec<Block>,
 }
@@ -81,7 +81,7 @@ impl Section {
     /// The section with a plot added, drawn for wide and for narrow pages.
     #[must_use]
     pub fn chart(mut self, chart: &dyn Chart, caption: impl Into<String>) -> Self {
-        self.blocks.push(Block::Figure(Figure::of(chart, caption)));
+        self.blocks.push(Block::Figure(Figure::from_chart(chart, caption)));
         self
     }
 }
@@ -104,13 +104,13 @@ pub struct Figure {
     pub svg: String,
     /// The SVG element where less than 29 rem are available.
     pub narrow: Option<String>,
-    /// What to see in it; may be empty.
+    /// Caption of the figure; may be empty.
     pub caption: String,
 }
 
 impl Figure {
     /// The plot drawn for wide and for narrow pages.
-    pub fn of(chart: &dyn Chart, caption: impl Into<String>) -> Self {
+    pub fn from_chart(chart: &dyn Chart, caption: impl Into<String>) -> Self {
         Self { svg: chart.draw(chart::WIDE), narrow: Some(chart.draw(chart::NARROW)), caption: caption.into() }
     }
 }
@@ -168,7 +168,7 @@ fn plain(text: &str) -> String {
     crate::format::printable(text)
 }
 
-/// What the template sees. Fields that it takes as safe hold escaped HTML.
+/// Data that the template sees. Fields that the template takes as safe hold escaped HTML.
 #[derive(Serialize)]
 struct PageView {
     language: &'static str,

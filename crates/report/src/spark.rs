@@ -2,7 +2,7 @@
 
 use crate::format;
 
-/// Which characters a terminal chart is made of.
+/// Characters that a terminal chart is made of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Glyphs {
     /// Block elements, an eighth of a cell fine.
@@ -13,7 +13,7 @@ pub enum Glyphs {
 }
 
 impl Glyphs {
-    /// What the locale that the environment names can show.
+    /// Chooses the characters that the environment's locale can show.
     ///
     /// `LC_ALL`, `LC_CTYPE` and `LANG` count in this order, as everywhere.
     #[must_use]
@@ -92,9 +92,9 @@ pub fn bar(share: f64, width: usize, glyphs: Glyphs) -> String {
 /// One line of [`bars`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct Line {
-    /// What is measured.
+    /// Label of the bar.
     pub label: String,
-    /// How much of it; the longest bar is the largest value.
+    /// Value of the bar; the longest bar is the largest value.
     pub value: f64,
     /// The value as text, written after the bar.
     pub text: String,

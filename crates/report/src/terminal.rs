@@ -27,7 +27,7 @@ pub fn set_color(is_colored: bool) {
     let _ = COLOR.set(is_colored);
 }
 
-/// Whether to colour: as [`set_color`] said, else on a terminal where `NO_COLOR` isn't set (no-color.org).
+/// Returns whether to colour: as [`set_color`] said, else on a terminal where `NO_COLOR` isn't set (no-color.org).
 fn use_color() -> bool {
     if let Some(&is_colored) = COLOR.get() {
         return is_colored;

@@ -47,7 +47,7 @@ fn check(text: &str) -> Result<(), String> {
     if open.is_empty() { Ok(()) } else { Err(format!("left open: {open:?}")) }
 }
 
-/// Where the tag ends: the first `>` outside of quotes.
+/// Finds the end of the tag: the first `>` outside of quotes.
 fn tag_end(text: &str) -> Option<usize> {
     let mut quoted = false;
     text.find(|c| {
@@ -168,7 +168,7 @@ fn ridge() -> impl Strategy<Value = Ridge> {
     let row = (text(), values, proptest::collection::vec(mark, 0..4), any::<bool>()).prop_map(
         |(name, values, marks, log)| {
             let scale = if log { Scale::Log } else { Scale::Linear };
-            Distribution { name, histogram: Histogram::of(&values, 8, scale), marks }
+            Distribution { name, histogram: Histogram::from_values(&values, 8, scale), marks }
         },
     );
     (text(), axis(), proptest::collection::vec(row, 0..5), any::<bool>())
@@ -265,7 +265,7 @@ proptest! {
                 blocks: vec![
                     Block::Prose(format!("{words}[^1]\n\n{more}")),
                     Block::Table(table.clone()),
-                    Block::Figure(Figure::of(chart.as_ref(), more.clone())),
+                    Block::Figure(Figure::from_chart(chart.as_ref(), more.clone())),
                 ],
             }],
             footnotes: vec![more],

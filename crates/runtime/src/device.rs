@@ -1,4 +1,4 @@
-//! Where the device is chosen: nowhere else.
+//! Choice of the device, for all of the runtime.
 
 use crate::linear::rounding::Math;
 use crate::{Error, Result};
@@ -6,12 +6,12 @@ use candle_core::{Device, DeviceLocation};
 use std::fmt;
 use std::str::FromStr;
 
-/// How to run a model.
+/// Settings for running a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Options {
-    /// Whose rounding of activations is reproduced.
+    /// Engine whose rounding of activations is reproduced.
     pub math: Math,
-    /// What a GPU multiplies.
+    /// Precision of matrix products on a GPU.
     pub compute: ComputeType,
 }
 
@@ -98,7 +98,7 @@ pub fn device(name: &str, options: &Options) -> Result<Device> {
 ///
 /// # Errors
 /// As [`device`], and [`Error::UnknownType`].
-pub fn place(name: &str, compute: &str, math: Math) -> Result<(Device, Options)> {
+pub fn device_and_options(name: &str, compute: &str, math: Math) -> Result<(Device, Options)> {
     let options = Options { math, compute: compute.parse()? };
     Ok((device(name, &options)?, options))
 }
@@ -118,7 +118,7 @@ fn gpu(name: &str, ordinal: usize) -> Result<Device> {
     crate::cuda::open(ordinal).map_err(|reason| Error::Gpu { device: name.into(), reason })
 }
 
-/// What a device is called: `cpu`, or such as `cuda:0, NVIDIA H200`.
+/// Name of a device: `cpu`, or such as `cuda:0, NVIDIA H200`.
 pub fn device_name(device: &Device) -> String {
     match device.location() {
         DeviceLocation::Cpu => "cpu".into(),

@@ -6,10 +6,9 @@ use std::collections::VecDeque;
 /// A prompt to continue.
 #[derive(Debug, Clone)]
 pub struct Request {
-    /// What the prompt follows, such as instructions that many requests share; see
-    /// [`Engine::prefill`].
+    /// Sequence that the prompt continues, such as instructions that many requests share; see [`Engine::prefill`].
     pub prefix: Option<Sequence>,
-    /// Its tokens; at least one.
+    /// Tokens of the prompt; at least one.
     pub prompt: Vec<u32>,
     /// Tokens to make at most; at least one.
     pub max_new: usize,
@@ -28,7 +27,7 @@ pub enum Policy {
     Static,
 }
 
-/// How requests share steps.
+/// Policy by which requests share steps.
 #[derive(Debug, Clone, Copy)]
 pub struct Batching {
     /// When requests are admitted.
@@ -45,7 +44,7 @@ pub struct Batching {
 /// A request's number, in the order of arrival.
 pub type RequestId = u64;
 
-/// What one step did.
+/// Results of one step.
 #[derive(Debug, Clone, Default)]
 pub struct Step {
     /// Requests that were admitted.
@@ -76,7 +75,7 @@ struct Slot {
 }
 
 impl Slot {
-    /// How many tokens a step runs, of which at most `prompt` from the prompt.
+    /// Number of tokens that a step runs, of which at most `prompt` come from the prompt.
     fn next(&self, prompt: usize) -> usize {
         if self.last.is_some() { 1 } else { prompt.min(self.request.prompt.len() - self.read) }
     }
@@ -90,8 +89,8 @@ impl Slot {
 
 /// Runs requests together, as many as there are slots and blocks for.
 ///
-/// What a request gets is what it would get alone, token for token, where the model
-/// [is batch-invariant](Transformer::is_batch_invariant).
+/// Scheduler of requests over one model and one cache. A request gets the tokens that it would get alone, where the
+/// model [is batch-invariant](Transformer::is_batch_invariant).
 #[derive(Debug)]
 pub struct Engine<'a> {
     model: &'a Transformer,
@@ -116,7 +115,7 @@ impl<'a> Engine<'a> {
         &self.pool
     }
 
-    /// Whether all requests have finished.
+    /// Returns whether all requests have finished.
     pub fn is_idle(&self) -> bool {
         self.waiting.is_empty() && self.running.is_empty()
     }
@@ -194,7 +193,7 @@ impl<'a> Engine<'a> {
         Ok(step)
     }
 
-    /// How many tokens of each slot the next step runs.
+    /// Number of tokens of each slot in the next step.
     fn share(&self) -> Vec<usize> {
         let mut left = self.batching.prompt_tokens;
         let count = |slot: &Slot| {

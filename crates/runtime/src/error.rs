@@ -1,4 +1,4 @@
-//! What can go wrong while running a model.
+//! Errors of running a model.
 
 /// Errors of this crate.
 #[derive(Debug, thiserror::Error)]
@@ -17,9 +17,9 @@ pub enum Error {
     Shape {
         /// The module or tensor.
         name: String,
-        /// What is stored.
+        /// Stored shape.
         found: Vec<usize>,
-        /// What was expected.
+        /// Expected shape.
         expected: Vec<usize>,
     },
     /// A token outside the vocabulary.
@@ -102,12 +102,12 @@ pub enum Error {
     /// A GPU that can't be used.
     #[error("device '{device}' can't be used: {reason}, or use cpu")]
     Gpu {
-        /// As it was named.
+        /// Name of the device, as it was given.
         device: String,
-        /// What the driver says, and what can be done.
+        /// Message of the driver, and the way out.
         reason: String,
     },
-    /// What only the CPU does.
+    /// An operation that only the CPU has.
     #[error("{0} runs on the CPU only; use device cpu")]
     CpuOnly(String),
     /// Logits that no token can be chosen by.
@@ -118,9 +118,9 @@ pub enum Error {
     Sampling {
         /// The setting.
         name: &'static str,
-        /// Its value.
+        /// Value of the setting.
         value: f64,
-        /// What is allowed.
+        /// Allowed values.
         expected: &'static str,
     },
 }
@@ -129,8 +129,8 @@ pub enum Error {
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
-    /// Whether what was asked for is at fault: a device, type or instruction set that this build or processor doesn't
-    /// have.
+    /// Returns whether what was asked for is at fault: a device, type or instruction set that this build or processor
+    /// doesn't have.
     pub fn is_usage(&self) -> bool {
         use Error::{InstructionSet, NoCuda, UnknownDevice, UnknownType};
         matches!(self, UnknownDevice(_) | UnknownType(_) | NoCuda(_) | InstructionSet { .. })

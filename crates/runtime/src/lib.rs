@@ -24,7 +24,7 @@ mod simd;
 mod transformer;
 
 pub use cache::{KvCache, KvType, Pool, Sequence};
-pub use device::{ComputeType, Options, cpu, device, device_name, place};
+pub use device::{ComputeType, Options, cpu, device, device_and_options, device_name};
 pub use engine::{Batching, Engine, Policy, Request, RequestId, Step};
 pub use error::{Error, Result};
 pub use exp::exp;

@@ -1,11 +1,11 @@
-//! What a device can do, and what products take on it.
+//! Ceilings of a device, and times of products on it.
 
 use crate::{ComputeType, Result};
 use candle_core::Device;
 use schemes::Matrix;
 use store::Bytes;
 
-/// What a GPU can do at most.
+/// Ceilings of a GPU.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Ceilings {
     /// Bytes read and written in a second by copies within its memory.
@@ -31,13 +31,13 @@ pub struct Timed {
 /// A weight that two devices decode differently.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Difference {
-    /// Its row.
+    /// Row of the difference.
     pub row: usize,
-    /// Its column.
+    /// Column of the difference.
     pub col: usize,
-    /// What the device gives.
+    /// Result of the device.
     pub found: f32,
-    /// What the CPU gives.
+    /// Result of the CPU.
     pub expected: f32,
 }
 

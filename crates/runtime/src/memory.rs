@@ -1,4 +1,4 @@
-//! What fits into the memory of this machine and its GPUs.
+//! Available memory of this machine and its GPUs.
 
 use candle_core::Device;
 
@@ -10,7 +10,7 @@ pub fn available() -> Option<u64> {
     line.trim().strip_suffix(" kB")?.parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// The same of a device: of the machine for the CPU, else of the GPU's own memory.
+/// Available memory of a device: of the machine for the CPU, else of the GPU's own memory.
 pub fn available_on(device: &Device) -> Option<u64> {
     #[cfg(feature = "cuda")]
     if !device.is_cpu() {

@@ -15,7 +15,8 @@ pub struct AffineStorage<B> {
 }
 
 impl<B: AsRef<[u8]>> AffineStorage<B> {
-    /// What does not fit, if anything: `rows x cols` codes are checked elsewhere.
+    /// Describes a mismatch of zero points and scales with the matrix, if there is one. The number of codes, `rows x
+    /// cols`, is checked elsewhere.
     pub(crate) fn fault(&self, rows: usize, cols: usize) -> Option<String> {
         match self.int.grouping.checked_count(rows, cols) {
             Some(count) if count == self.zeros.len() => {}

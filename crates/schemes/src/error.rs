@@ -1,4 +1,4 @@
-//! What can go wrong between numbers and codes.
+//! Errors of encoding and decoding.
 
 /// Errors of the codecs. The caller adds file and tensor names.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -42,7 +42,7 @@ pub enum Error {
     /// A byte buffer has the wrong length for its shape.
     #[error("{what}: {found} bytes where {expected} are needed for {rows} x {cols}")]
     Length {
-        /// Which buffer.
+        /// Name of the buffer.
         what: &'static str,
         /// Bytes expected.
         expected: usize,
@@ -62,7 +62,7 @@ pub enum Error {
         rows: usize,
         /// Columns of the matrix.
         cols: usize,
-        /// What does not fit.
+        /// Description of the mismatch.
         why: String,
     },
     /// A ggml type that this version cannot decode.

@@ -78,7 +78,7 @@ impl FromStr for FloatType {
     }
 }
 
-/// What to do with a finite value that the target type cannot hold.
+/// Treatment of a finite value that the target type cannot hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Overflow {
     /// Stop with [`Error::Overflow`].

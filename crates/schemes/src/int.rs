@@ -36,8 +36,8 @@ pub fn scale_of(absmax: f32, bits: Bits, ty: FloatType) -> f32 {
 /// Scales below this keep fewer than 6 bits in f16, whose steps end at 2^-24.
 const SMALLEST_F16_SCALE: f32 = 3.814_697_3e-6;
 
-/// Whether the type carries the scale: finite, and with its precision (an f16 scale below
-/// 2^-18 has lost it). Scale 0 is that of a group of zeros.
+/// Returns whether the type carries the scale: finite, and with its precision (an f16 scale below 2^-18 has lost it).
+/// Scale 0 is that of a group of zeros.
 pub fn scale_fits(unrounded: f32, ty: FloatType) -> bool {
     match ty {
         FloatType::F16 => unrounded == 0.0 || (SMALLEST_F16_SCALE..65520.0).contains(&unrounded),
@@ -47,12 +47,12 @@ pub fn scale_fits(unrounded: f32, ty: FloatType) -> bool {
     }
 }
 
-/// How rows are quantized.
+/// Quantization of rows to integers.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct IntScheme {
     /// Width of a code.
     pub bits: Bits,
-    /// Which weights share a scale.
+    /// Weights that share a scale.
     pub grouping: Grouping,
     /// Type of the scales.
     pub scale: FloatType,
@@ -82,7 +82,7 @@ impl IntScheme {
         })
     }
 
-    /// What the same rows lose: the sum of squared differences to what they decode to.
+    /// Error of the same rows: the sum of squared differences to their decoded values.
     ///
     /// # Errors
     /// Those of [`Self::quantize`].
@@ -186,7 +186,7 @@ pub fn quantize(weights: &[f32], scale: f32, qmax: f32, codes: &mut [i8]) {
     }
 }
 
-/// What a row loses.
+/// Squared error of a row.
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512bw+avx512vl", "x86_64+avx2+fma"))]
 fn lost(row: &[f32], group: usize, scales: &[f32], qmax: f32) -> f64 {
     measure::group_losses(row, group, scales, scales, |x| (x.clamp(-qmax, qmax) + ROUND) - ROUND)
@@ -227,7 +227,7 @@ mod tests {
         assert!(matches!(e, Err(Error::NotFinite { row: 7, col: 2, .. })), "{e:?}");
     }
 
-    /// What a run of weights loses by its definition, in f64.
+    /// Squared error of a run of weights by its definition, in f64.
     fn by_definition(src: &[f32], cols: usize, scheme: IntScheme) -> f64 {
         let mut out = IntRows::default();
         scheme.quantize(src, cols, 0, &mut out).expect("finite");

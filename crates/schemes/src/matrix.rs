@@ -3,7 +3,7 @@
 use crate::{AffineStorage, Error, Float8Storage, FloatType, GgmlType, Grouping, Packing, decode_floats, ggml, nf4};
 use std::borrow::Cow;
 
-/// How the stored order of rows relates to the natural (Hugging Face) order.
+/// Order of stored rows relative to the natural (Hugging Face) order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RowOrder {
     /// Stored as is.
@@ -17,7 +17,7 @@ pub enum RowOrder {
 }
 
 impl RowOrder {
-    /// Where the natural row `row` is stored.
+    /// Index at which the natural row `row` is stored.
     pub fn stored(self, row: usize) -> usize {
         match self {
             RowOrder::Natural => row,
@@ -41,7 +41,7 @@ impl RowOrder {
     }
 }
 
-/// How a stored scale turns a code into a weight.
+/// Operation that turns a code and a stored scale into a weight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ScaleUse {
     /// `w = code * scale`.
@@ -55,7 +55,7 @@ pub enum ScaleUse {
 pub struct ScaleArray<B> {
     /// Element type.
     pub ty: FloatType,
-    /// How a scale is applied.
+    /// Operation that applies a scale.
     pub usage: ScaleUse,
     /// The bytes, little-endian.
     pub data: B,
@@ -90,13 +90,13 @@ impl<B: AsRef<[u8]>> ScaleArray<B> {
 /// Symmetric integer codes with their scales.
 #[derive(Debug, Clone)]
 pub struct IntStorage<B> {
-    /// How codes lie in bytes.
+    /// Packing of codes into bytes.
     pub packing: Packing,
     /// Bytes from one row to the next.
     pub row_bytes: usize,
     /// The codes.
     pub codes: B,
-    /// Which weights share a scale.
+    /// Weights that share a scale.
     pub grouping: Grouping,
     /// One scale for each group, row by row.
     pub scales: ScaleArray<B>,
@@ -279,7 +279,7 @@ impl<B: AsRef<[u8]>> Matrix<B> {
         self.storage
     }
 
-    /// How rows are ordered in the packed form.
+    /// Order of the rows in the packed form.
     pub fn order(&self) -> RowOrder {
         self.order
     }

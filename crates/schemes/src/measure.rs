@@ -120,7 +120,7 @@ pub(crate) fn each_sixteen(values: &[f32], mut see: impl FnMut(&[f32; 16])) {
     }
 }
 
-/// The same in f64.
+/// The sums of [`sums`] in f64.
 fn wide_sums(source: &[f32], decoded: &[f32]) -> (f64, f64) {
     source.iter().zip(decoded).fold((0.0, 0.0), |(difference, norm), (w, d)| {
         let (w, d) = (f64::from(*w), f64::from(*d));

@@ -62,8 +62,8 @@ pub fn quantize_blocks(src: &[f32], block: usize, ty: FloatType, out: &mut Nf4Bl
     })
 }
 
-/// What the same blocks lose: the sum of squared differences to what they decode to, with the
-/// scales that readers compute where these are not the blocks' own (`nested`, one a block).
+/// Error of the same blocks: the sum of squared differences to their decoded values, with the scales that readers
+/// compute where these are not the blocks' own (`nested`, one a block).
 ///
 /// # Errors
 /// Those of [`quantize_blocks`].

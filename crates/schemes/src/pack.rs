@@ -1,8 +1,8 @@
-//! How integer codes lie in bytes.
+//! Packing of integer codes into bytes.
 
 use crate::Bits;
 
-/// How codes of one row lie in bytes.
+/// Packing of the codes of one row into bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Packing {
     /// One two's-complement byte for each code.

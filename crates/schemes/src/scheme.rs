@@ -30,7 +30,7 @@ impl Bits {
     }
 }
 
-/// Which weights share one scale.
+/// Weights that share one scale.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Grouping {
     /// The whole matrix.
@@ -69,7 +69,7 @@ impl Grouping {
     }
 }
 
-/// What happens to the activations that a quantized matrix is multiplied with.
+/// Treatment of the activations that a quantized matrix is multiplied with.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub enum Activation {
     /// Nothing: full precision.
@@ -83,7 +83,7 @@ pub enum Activation {
     Int8Static(f32),
 }
 
-/// How numbers become codes and scales, whatever the file.
+/// Quantization scheme: how numbers become codes and scales, whatever the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Scheme {
     /// No quantization: values rounded to a float type.
@@ -92,7 +92,7 @@ pub enum Scheme {
     Int(Bits, Grouping),
     /// NormalFloat4, blocks of 64; `double_quant` stores the block scales in 8 bits.
     Nf4 {
-        /// Whether the scales are quantized themselves.
+        /// True if the scales are quantized themselves.
         double_quant: bool,
     },
     /// LLM.int8: calibrated outlier columns stay f16, the others are `int8-row`,
@@ -143,12 +143,12 @@ impl Scheme {
         Ok(out)
     }
 
-    /// Whether what a layer is given is quantized to 8 bits, too.
+    /// Returns whether the inputs of a layer are quantized to 8 bits, too.
     pub fn quantizes_activations(self) -> bool {
         matches!(self, Scheme::Int8Outlier | Scheme::W8A8Token | Scheme::W8A8Tensor | Scheme::W8A8Static)
     }
 
-    /// Whether encoding needs activation statistics.
+    /// Returns whether encoding needs activation statistics.
     pub fn needs_calibration(self) -> bool {
         matches!(self, Scheme::Int8Outlier | Scheme::W8A8Static)
     }

@@ -35,12 +35,12 @@ pub const PROMPTS: [&str; 16] = [
     "The Pacific Ocean is the largest",
 ];
 
-/// What the reference wrote after one prompt.
+/// The reference's continuation of one prompt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Written {
     /// Prompt and continuation.
     pub tokens: Vec<u32>,
-    /// Where the continuation begins.
+    /// Index of the continuation's first token.
     pub first: usize,
 }
 
@@ -63,7 +63,7 @@ pub fn write(reference: &dyn LanguageModel, encoder: &Encoder, prompts: &[&str],
     prompts.iter().map(one).collect()
 }
 
-/// How many tokens of each text an artifact would have written too, of how many.
+/// Counts, for each text, the tokens that an artifact would have chosen too, and all tokens of the continuation.
 ///
 /// # Errors
 /// When the model fails or computes NaN or Inf.

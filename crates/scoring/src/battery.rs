@@ -20,7 +20,7 @@ pub const LIMIT: usize = 12;
 /// A question.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct Item {
-    /// Its name.
+    /// Name of the question.
     pub id: String,
     /// The text to continue.
     pub prompt: String,
@@ -61,16 +61,16 @@ pub fn parse_lines<T: for<'a> Deserialize<'a>>(
     Ok(items)
 }
 
-/// What can be said of a continuation so far.
+/// State of a continuation that may still grow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Outcome {
     Right,
     Wrong,
-    /// What follows may decide.
+    /// More text may decide.
     Open,
 }
 
-/// Whether a whole continuation is right.
+/// Returns whether a finished continuation is right.
 pub fn is_right(continuation: &str, answers: &[String]) -> bool {
     let text = normalized(continuation);
     answers.iter().any(|a| {
@@ -89,7 +89,7 @@ fn normalized(continuation: &str) -> String {
     tail(strip(text)).to_string()
 }
 
-/// Whether more text could change the outcome.
+/// Returns whether a continuation is decided, or more text could change the outcome.
 fn outcome(continuation: &str, answers: &[String]) -> Outcome {
     let text = normalized(continuation);
     // A character that is not yet complete decodes to U+FFFD.
@@ -128,10 +128,10 @@ pub fn ask(
     Ok(right)
 }
 
-/// What holds for all questions.
+/// Settings that hold for all questions.
 #[derive(Debug, Clone, Copy)]
 pub struct Rules<'a> {
-    /// Whether prompts begin with BOS.
+    /// Rule for BOS before prompts.
     pub bos: Bos,
     /// Tokens that end a continuation.
     pub end: &'a [u32],

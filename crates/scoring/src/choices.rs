@@ -19,17 +19,17 @@ use std::path::Path;
 /// A question with choices.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub struct Item {
-    /// Its name.
+    /// Name of the item.
     pub id: String,
-    /// What comes before each choice.
+    /// Text before each choice.
     pub context: String,
     /// The choices, each with the space that it begins with.
     pub choices: Vec<String>,
-    /// Which of them is right, counted from 0.
+    /// Index of the right choice, counted from 0.
     pub gold: usize,
 }
 
-/// Whether one item was right.
+/// Result of one item: right or not, by total and by length-normalized log-likelihood.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Right {
     /// By the sum of log-probabilities.

@@ -20,15 +20,15 @@ pub use perplexity::{CorpusPerplexity, Perplexities, perplexity};
 
 /// A model to be scored.
 pub struct Subject<'a> {
-    /// Its path.
+    /// Path of the model.
     pub artifact: String,
     /// The model.
     pub model: &'a dyn LanguageModel,
-    /// Its tokenizer.
+    /// Tokenizer of the model.
     pub encoder: &'a Encoder,
     /// Tokens that end a text.
     pub end: Vec<u32>,
-    /// Its sizes.
+    /// Sizes of the model's files and weights.
     pub size: Size,
     /// Bytes of weights in memory.
     pub resident_bytes: u64,
@@ -36,7 +36,7 @@ pub struct Subject<'a> {
     pub max_position: usize,
     /// Error of its weights, or why they can't be compared; none for the reference.
     pub weight_error: Option<Result<Errors, String>>,
-    /// What a reader should know of it.
+    /// Warnings about the model that a reader of the table needs.
     pub warnings: Vec<String>,
     /// The texts that it was trained on here.
     pub trained_on: store::TrainedOn,
@@ -44,13 +44,13 @@ pub struct Subject<'a> {
 
 /// An artifact on its way into a comparison.
 pub enum Entrant<'a> {
-    /// It can be scored.
+    /// A model that can be scored.
     Ready(Subject<'a>),
-    /// It couldn't be opened; it has a row that says why.
+    /// A model that could not be opened. Its row in the table holds the reason.
     Failed {
-        /// Its path.
+        /// Path of the model.
         artifact: String,
-        /// What is wrong, on one line.
+        /// Reason, on one line.
         error: String,
     },
 }
@@ -68,16 +68,16 @@ impl Entrant<'_> {
 /// A battery with its name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Battery {
-    /// What tables call it.
+    /// Name in tables.
     pub name: String,
-    /// Its questions.
+    /// Questions of the battery.
     pub items: Vec<battery::Item>,
 }
 
-/// What to measure.
+/// Everything that a comparison measures.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Request {
-    /// How texts become windows.
+    /// Rule that cuts texts into windows.
     pub protocol: Protocol,
     /// The texts; the first decides the verdict.
     pub corpora: Vec<Corpus>,
@@ -85,7 +85,7 @@ pub struct Request {
     pub battery: Option<Battery>,
     /// Multiple-choice items.
     pub choices: Option<Vec<choices::Item>>,
-    /// Whether to measure speed.
+    /// Switch for measuring speed.
     pub speed: bool,
     /// Seed of the bootstrap.
     pub seed: u64,

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 /// Result of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What can go wrong while scoring.
+/// Errors of scoring.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A model's files.
@@ -19,7 +19,7 @@ pub enum Error {
     Runtime {
         /// The model.
         model: String,
-        /// What went wrong.
+        /// Error of the runtime.
         source: runtime::Error,
     },
     /// A GPU that can't be used.
@@ -30,7 +30,7 @@ pub enum Error {
     Io {
         /// The file.
         path: PathBuf,
-        /// What was tried.
+        /// Attempted operation, such as `read`.
         what: &'static str,
         /// The system's error.
         source: std::io::Error,
@@ -42,7 +42,7 @@ pub enum Error {
         path: PathBuf,
         /// The line, counted from 1.
         line: usize,
-        /// What is wrong with it.
+        /// Description of the mistake.
         what: String,
     },
     /// A text with nothing to score.
@@ -56,7 +56,7 @@ pub enum Error {
     Tokenizer {
         /// The model.
         model: String,
-        /// Its words.
+        /// Message of the tokenizer.
         what: String,
     },
     /// A model's scores break off.
@@ -64,7 +64,7 @@ pub enum Error {
     Scores {
         /// The model.
         model: String,
-        /// What and where.
+        /// Position and kind of the problem.
         problem: Problem,
     },
     /// The reference can't be scored: nothing can be compared with it.
@@ -72,7 +72,7 @@ pub enum Error {
     Reference {
         /// The model.
         model: String,
-        /// What and where.
+        /// Position and kind of the problem.
         problem: String,
     },
     /// A model that can't be run on these tokens.
@@ -80,7 +80,7 @@ pub enum Error {
     Model(String),
 }
 
-/// What went wrong, and once of which model: errors of its files name it.
+/// Formats a runtime error with the model's name, unless the error (of a file) names the model already.
 fn of_model(model: &str, source: &runtime::Error) -> String {
     let what = source.to_string();
     let named = what.strip_prefix(model).is_some_and(|rest| rest.starts_with([':', '/']));
@@ -93,7 +93,7 @@ impl Error {
         Error::Io { path: path.as_ref().into(), what, source }
     }
 
-    /// The same, of this text.
+    /// Adds the text's name to a problem with its scores.
     pub(crate) fn in_corpus(self, name: &str) -> Self {
         match self {
             Error::Scores { model, problem } => {
@@ -103,7 +103,7 @@ impl Error {
         }
     }
 
-    /// The same, of the model that all others are compared with.
+    /// Marks a problem as one of the reference, without which nothing can be compared.
     pub(crate) fn of_reference(self, name: &str) -> Self {
         let problem = match self {
             Error::Scores { problem, .. } => problem.to_string(),
@@ -117,9 +117,9 @@ impl Error {
 /// A model that couldn't be opened or run, where the others stand.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Failed {
-    /// Its path.
+    /// Path of the model.
     pub model: String,
-    /// What is wrong, on one line.
+    /// Reason, on one line.
     pub error: String,
 }
 

@@ -6,7 +6,7 @@
 
 use runtime::exp;
 
-/// What a row of finite logits comes to.
+/// Maximum and sum of exponentials of a row of finite logits.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Row {
     /// The largest logit.
@@ -47,7 +47,7 @@ pub fn divergence(reference: &[f32], r: &Row, artifact: &[f32], a: &Row) -> f64 
     sum_of_terms(reference, artifact, pair) / r.sum
 }
 
-/// What the terms of a divergence share.
+/// Values that all terms of a divergence share.
 #[derive(Clone, Copy)]
 struct Pair {
     /// The reference's largest logit.
@@ -60,7 +60,7 @@ struct Pair {
     offset: f64,
 }
 
-/// Whether no logit is NaN or infinite.
+/// Returns whether no logit is NaN or infinite.
 pub fn are_finite(logits: &[f32]) -> bool {
     largest(logits).1
 }

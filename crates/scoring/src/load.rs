@@ -10,12 +10,12 @@ use std::sync::Arc;
 use store::Model;
 use store::TrainedOn;
 
-/// Where and how models compute.
+/// Device and arithmetic that models compute with.
 #[derive(Debug, Clone)]
 pub struct Compute {
     /// The device.
     pub device: Device,
-    /// Whose rounding of activations is reproduced, and what a GPU multiplies.
+    /// Rounding of activations to reproduce, and precision of matrix products on a GPU.
     pub options: Options,
     /// Keys and values go through a cache of this type, in scoring too; by default scoring has no
     /// cache, and what continues a text has one in f16.
@@ -33,21 +33,22 @@ impl Compute {
     /// # Errors
     /// [`Error::Device`] for a GPU that can't be used, [`Error::Protocol`] for what can't be had in this build.
     pub fn on(device: &str, dtype: &str, math: Math, kv: Option<KvType>) -> Result<Self> {
-        match runtime::place(device, dtype, math) {
+        match runtime::device_and_options(device, dtype, math) {
             Ok((device, options)) => Ok(Compute { device, options, kv }),
             Err(e @ runtime::Error::Gpu { .. }) => Err(Error::Device(e)),
             Err(e) => Err(Error::Protocol(e.to_string())),
         }
     }
 
-    /// What a reader must know of the device; nothing of the CPU.
+    /// Returns a note on the device for reports; none for the CPU.
     pub fn note(&self) -> Option<String> {
         let name = runtime::device_name(&self.device);
         let products = self.options.compute;
         (!self.device.is_cpu()).then(|| format!("computed on {name}, products of {products} (--device, --dtype)"))
     }
 
-    /// The same for a reference: without the rounding of a cache, so that an artifact's is seen.
+    /// Returns the settings for a reference: without a rounding cache, so that the effect of an artifact's cache is
+    /// seen.
     pub fn of_reference(&self) -> Self {
         Compute { kv: None, ..self.clone() }
     }
@@ -59,15 +60,15 @@ const TOKENIZER: &str = "tokenizer.json";
 /// A model that has been opened and loaded.
 #[derive(Debug)]
 pub struct Loaded {
-    /// Where it came from.
+    /// Path that the model was opened from.
     pub path: PathBuf,
-    /// Its files.
+    /// Files of the model.
     pub files: Model,
-    /// Its transformer.
+    /// Transformer of the model.
     pub model: Packed,
-    /// Its tokenizer; shared with the reference where the file is the same.
+    /// Tokenizer of the model; shared with the reference where the file is the same.
     pub encoder: Arc<Encoder>,
-    /// Its sizes.
+    /// Sizes of the model's files and weights.
     pub size: Size,
 }
 
@@ -80,14 +81,20 @@ impl Loaded {
     pub fn open(path: &Path, compute: &Compute, reference: Option<&Loaded>) -> Result<Self> {
         let files = store::open(path)?;
         let size = size::size(&files)?;
-        Self::of(path, files, size, compute, reference)
+        Self::from_files(path, files, size, compute, reference)
     }
 
     /// A model whose files are open.
     ///
     /// # Errors
     /// As [`Loaded::open`].
-    pub fn of(path: &Path, files: Model, size: Size, compute: &Compute, reference: Option<&Loaded>) -> Result<Self> {
+    pub fn from_files(
+        path: &Path,
+        files: Model,
+        size: Size,
+        compute: &Compute,
+        reference: Option<&Loaded>,
+    ) -> Result<Self> {
         let name = path.display().to_string();
         let shared = reference.filter(|r| {
             let file = files.side_file(TOKENIZER);
@@ -101,7 +108,7 @@ impl Loaded {
         Ok(Loaded { path: path.into(), files, model, encoder, size })
     }
 
-    /// What a reader must know of matrices that the device doesn't hold as they are stored.
+    /// Returns a note on matrices that the device holds decoded instead of as they are stored.
     fn decoded(&self) -> Option<String> {
         let n = self.model.transformer().decoded_matrices();
         (n > 0).then(|| format!("{n} matrices are held decoded on the GPU, which reads no such form"))

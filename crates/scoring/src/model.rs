@@ -1,4 +1,4 @@
-//! What scoring asks of a model.
+//! The interface between scoring and a language model.
 
 use crate::{Error, Result};
 use ndarray::{ArrayView2, Axis};
@@ -78,7 +78,7 @@ pub trait Continuation {
     /// Tokens held.
     fn len(&self) -> usize;
 
-    /// Whether nothing is held.
+    /// Returns whether the sequence has no tokens.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }

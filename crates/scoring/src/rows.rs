@@ -21,7 +21,7 @@ pub struct Comparison {
     pub version: u32,
     /// The reference.
     pub reference: String,
-    /// How texts become windows.
+    /// Rule that cuts texts into windows.
     pub protocol: Protocol,
     /// The scored texts, in the order of each row's `corpora`.
     pub corpora: Vec<CorpusInfo>,
@@ -29,7 +29,7 @@ pub struct Comparison {
     pub battery: Option<String>,
     /// Multiple-choice items that were scored.
     pub choices: Option<usize>,
-    /// Whether speed was measured.
+    /// True if speed was measured.
     pub speed: bool,
     /// Seed of the bootstrap.
     pub seed: u64,
@@ -41,9 +41,9 @@ pub struct Comparison {
     pub limits: Limits,
     /// Path of the smallest artifact within these limits; none without limits.
     pub smallest_within_limits: Option<String>,
-    /// How intervals and verdicts come about, in sentences.
+    /// Description of how intervals and verdicts are computed, in sentences.
     pub methods: Vec<String>,
-    /// What a reader should know of the models.
+    /// Notes on the models for a reader.
     pub notes: Vec<String>,
     /// The reference, then the artifacts in the order given.
     pub rows: Vec<Row>,
@@ -52,7 +52,7 @@ pub struct Comparison {
 /// A scored text.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct CorpusInfo {
-    /// Its name.
+    /// Name of the text.
     pub name: String,
     /// The rule of its windows in a sentence.
     pub rule: String,
@@ -67,7 +67,7 @@ pub struct CorpusInfo {
 pub struct Measured {
     /// The value.
     pub value: f64,
-    /// Its 95% interval.
+    /// 95% interval of the value.
     pub ci95: Option<Interval>,
 }
 
@@ -76,7 +76,7 @@ pub struct Measured {
 pub struct Change {
     /// Perplexity over the reference's.
     pub ratio: f64,
-    /// Its paired 95% interval.
+    /// Paired 95% interval of the ratio.
     pub ci95: Option<Interval>,
 }
 
@@ -102,13 +102,13 @@ pub struct TextScores {
     pub change: Option<Change>,
     /// Total loss in bits over the bytes of the scored tokens.
     pub bits_per_byte: Option<f64>,
-    /// Its 95% interval.
+    /// 95% interval of the bits per byte.
     pub bits_per_byte_ci95: Option<Interval>,
     /// Divergence from the reference; none for itself.
     pub kl: Option<Kl>,
     /// Share of positions with the same most likely token as the reference.
     pub same_top1: Option<f64>,
-    /// That share's 95% interval.
+    /// 95% interval of that share.
     pub same_top1_ci95: Option<Interval>,
     /// The divergence of each token, for plots.
     #[serde(skip)]
@@ -126,22 +126,22 @@ impl TextScores {
 /// One model.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Row {
-    /// What tables call it: its scheme, and where that says too little, its file.
+    /// Label in tables: the scheme, and the file where several rows have the same scheme.
     pub label: String,
-    /// Its scheme; none where it couldn't be opened.
+    /// Scheme of the model; none where it couldn't be opened.
     pub scheme: Option<String>,
-    /// Its path.
+    /// Path of the model.
     pub artifact: String,
-    /// Whether it is the reference.
+    /// True for the reference's row.
     pub is_reference: bool,
-    /// What kept this model from being scored, or scored in full.
+    /// Error that kept this model from being scored, or from being scored in full.
     pub error: Option<String>,
     /// The verdict, by the first text.
     pub verdict: Verdict,
-    /// What decided, where the verdict leaves that open.
+    /// Reason for the verdict, where the verdict's word leaves it open.
     pub verdict_because: Option<Because>,
-    /// Of an inconclusive row, about how many tokens would settle it; none where no reasonable
-    /// number would.
+    /// For an inconclusive row, the approximate number of tokens that would settle it; none where no reasonable number
+    /// would.
     pub tokens_to_settle: Option<u64>,
     /// Scores on the first text.
     #[serde(flatten)]
@@ -198,12 +198,12 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// Whether nothing is limited.
+    /// Returns whether nothing is limited.
     pub fn is_empty(&self) -> bool {
         *self == Limits::default()
     }
 
-    /// Whether an artifact is shown to lie within the limits: a value that is missing doesn't.
+    /// Returns whether an artifact is shown to lie within the limits. A missing value shows nothing.
     fn hold(&self, row: &Row) -> bool {
         let kl = self.max_kl.is_none_or(|most| row.scores.kl.is_some_and(|kl| kl.mean <= most));
         let size = self.max_size_bytes.is_none_or(|most| row.size_bytes.is_some_and(|size| size <= most));

@@ -44,7 +44,7 @@ pub struct Padding {
     pub outside: f64,
 }
 
-/// Where a model's scores broke off, and why.
+/// Position and kind of a value that broke off a model's scores.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Problem {
     /// The text.
@@ -55,7 +55,7 @@ pub struct Problem {
     /// The position in it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub position: Option<usize>,
-    /// What was found.
+    /// Description of the value.
     pub what: String,
 }
 
@@ -164,7 +164,7 @@ enum Fault {
     NoEntry(u32),
 }
 
-/// What went wrong in a chunk.
+/// Error within a chunk of positions.
 enum Failure {
     /// In this row.
     Row(usize, Fault),

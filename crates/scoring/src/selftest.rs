@@ -1,5 +1,4 @@
-//! Whether a device computes what the CPU does: every kernel, products in every form, and whole
-//! models in every scheme.
+//! Self-test of a device against the CPU: every kernel, products in every form, and whole models in every scheme.
 
 use crate::load::Loaded;
 use crate::model::Continuation;
@@ -17,14 +16,14 @@ pub const VERSION: u32 = 2;
 /// Single tokens that models are compared over.
 const STEPS: usize = 24;
 
-/// What comes out.
+/// Results of a self-test.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct SelfTest {
     /// Version of this structure.
     pub version: u32,
     /// The device.
     pub device: String,
-    /// What a GPU multiplies.
+    /// Precision of the device's matrix products.
     pub dtype: String,
     /// The kernels: on the CPU, their mirrors.
     pub kernels: Vec<Group>,
@@ -41,7 +40,7 @@ pub struct SelfTest {
 pub struct Group {
     /// The kernel or the form.
     pub name: String,
-    /// How many comparisons.
+    /// Number of comparisons.
     pub cases: usize,
     /// Numbers that were compared.
     pub numbers: usize,
@@ -56,7 +55,7 @@ pub struct Group {
 /// A model on the CPU and on the device.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Agreement {
-    /// Its scheme.
+    /// Scheme of the model.
     pub scheme: String,
     /// Perplexity on the CPU.
     pub cpu: f64,
@@ -75,12 +74,12 @@ pub struct Agreement {
     pub sensitive: bool,
     /// Matrices that the device holds decoded.
     pub decoded: usize,
-    /// Whether the differences are within the tolerances.
+    /// True if the differences are within the tolerances.
     pub passed: bool,
 }
 
 impl SelfTest {
-    /// What failed, a line each.
+    /// Lists the failed checks, a line each.
     pub fn problems(&self) -> Vec<String> {
         let groups = self.kernels.iter().chain(&self.products);
         let groups = groups.flat_map(|g| g.failed.iter().cloned());
@@ -119,16 +118,16 @@ fn add<T>(a: Option<T>, b: Option<T>, both: impl Fn(T, T) -> T) -> Option<T> {
     }
 }
 
-/// How far perplexities and logits may be apart under schemes that quantize activations: four times what a
-/// perturbation of 1e-6 does to the most sensitive of them.
+/// Tolerance for perplexities and logits of schemes that quantize activations, as a share: four times the effect of a
+/// perturbation of 1e-6 on the most sensitive of them.
 pub const SENSITIVE: f64 = 0.05;
 
-/// Whether a scheme, or one of several that are joined by `+`, quantizes activations.
+/// Returns whether a scheme, or one of several joined by `+`, quantizes activations.
 fn quantizes_activations(scheme: &str) -> bool {
     scheme.split('+').any(|name| name.parse().is_ok_and(Scheme::quantizes_activations))
 }
 
-/// How far perplexities may be apart, as a share.
+/// Returns the tolerance for perplexities, as a share.
 pub fn tolerance(compute: ComputeType) -> f64 {
     match compute {
         ComputeType::F32 => 1e-3,
@@ -137,8 +136,8 @@ pub fn tolerance(compute: ComputeType) -> f64 {
     }
 }
 
-/// How far logits of single tokens may be apart, as a share of the largest: all products are f32,
-/// and a rounding of a cached value may fall the other way.
+/// Returns the tolerance for logits of single tokens, as a share of the largest: all products are f32, and a rounding
+/// of a cached value may fall the other way.
 fn decode_tolerance(kv: KvType) -> f64 {
     match kv {
         KvType::F16 => 5e-3,

@@ -1,4 +1,4 @@
-//! What an artifact weighs, and how far its weights are from the reference's.
+//! Bytes and bits per weight of an artifact, and the error of its weights against the reference's.
 
 use crate::{Error, Result};
 use indexmap::IndexMap;
@@ -13,13 +13,13 @@ use store::{Bytes, Description, Model};
 /// The metadata key of the scheme that qconvert was asked for.
 const SCHEME_KEY: &str = "qconvert.scheme";
 
-/// What the names of all modules in blocks begin with.
+/// Prefix of the names of all modules in blocks.
 const BLOCKS: &str = "model.layers.";
 
 /// Sizes of one model.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Size {
-    /// Its scheme; of a mixed artifact all of them, joined by `+`.
+    /// Scheme of the model; for a mixed artifact all its schemes, joined by `+`.
     pub scheme: String,
     /// Bytes of the files that hold weights.
     pub bytes: u64,
@@ -41,7 +41,7 @@ pub struct Errors {
     pub worst: f64,
     /// The module that has it.
     pub worst_module: String,
-    /// Of all weights together.
+    /// Relative error of all weights together.
     pub pooled: f64,
     /// Matrices that were compared.
     pub matrices: usize,

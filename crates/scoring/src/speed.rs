@@ -35,7 +35,7 @@ pub struct Rate {
 }
 
 impl Rate {
-    fn of(mut values: Vec<f64>) -> Self {
+    fn from_values(mut values: Vec<f64>) -> Self {
         let mut at = |q| quantile(&mut values, q).unwrap_or(f64::NAN);
         Rate { median: at(0.5), range: Interval(at(0.0), at(1.0)) }
     }
@@ -54,7 +54,7 @@ pub fn measure(model: &dyn LanguageModel, tokens: &[u32]) -> Result<Speed> {
         prefill.push(tokens.len() as f64 / start.elapsed().as_secs_f64());
         decode.push(decoding(model, &tokens[..tokens.len().min(PROMPT)])?);
     }
-    Ok(Speed { prefill: Rate::of(prefill), decode: Rate::of(decode) })
+    Ok(Speed { prefill: Rate::from_values(prefill), decode: Rate::from_values(decode) })
 }
 
 /// Tokens per second after the first token, which waits for the prompt.
@@ -87,7 +87,7 @@ mod tests {
         for rate in [speed.prefill, speed.decode] {
             assert!(rate.range.0 > 0.0 && rate.range.holds(rate.median), "{rate:?}");
         }
-        assert_eq!(Rate::of(vec![3.0, 1.0, 2.5]), Rate { median: 2.5, range: Interval(1.0, 3.0) });
+        assert_eq!(Rate::from_values(vec![3.0, 1.0, 2.5]), Rate { median: 2.5, range: Interval(1.0, 3.0) });
         assert!(measure(&Bigram::new(50, 0.1), &[]).is_err());
     }
 }

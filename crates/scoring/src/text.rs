@@ -8,7 +8,7 @@ use tokenizers::Tokenizer;
 /// A text to score.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Corpus {
-    /// What tables call it.
+    /// Name in tables.
     pub name: String,
     /// The text.
     pub text: String,

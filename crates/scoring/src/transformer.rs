@@ -33,7 +33,7 @@ impl Packed {
         &self.model
     }
 
-    /// How a sequence that is continued has its keys and values stored.
+    /// Returns the type that the keys and values of a continued sequence are stored in.
     pub fn kv(&self) -> KvType {
         self.kv.unwrap_or_default()
     }

@@ -63,7 +63,7 @@ impl Margin {
         self.0
     }
 
-    /// The same in nats a token, ln(1 + share): the margin of mean KL, and of the mean loss either way.
+    /// Returns the margin in nats a token, ln(1 + share): the bound of mean KL, and of the mean loss either way.
     pub fn nats(self) -> f64 {
         self.0.ln_1p()
     }
@@ -157,7 +157,7 @@ fn significant(nats: f64) -> String {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
-    /// It is the reference.
+    /// The row is the reference.
     Reference,
     /// Within the margin, and no difference above float noise.
     Same,
@@ -167,23 +167,23 @@ pub enum Verdict {
     Different,
     /// Neither is shown.
     Inconclusive,
-    /// Of no use.
+    /// The artifact is of no use.
     Destroyed,
     /// No comparable scores.
     #[default]
     Unscored,
-    /// It couldn't be opened or run.
+    /// The artifact couldn't be opened or run.
     Failed,
 }
 
 impl Verdict {
-    /// Whether an artifact is shown to lie within the margin.
+    /// Returns whether an artifact is shown to lie within the margin.
     pub fn is_within(self) -> bool {
         matches!(self, Verdict::Same | Verdict::Equivalent)
     }
 }
 
-/// What decided, or what is not settled.
+/// Reason for a verdict, or the question that is not settled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Because {
@@ -199,22 +199,22 @@ pub enum Because {
     ShortText,
 }
 
-/// What a verdict goes by.
+/// Estimates and intervals that decide a verdict.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Evidence {
     /// Perplexity over the reference's. Decides nothing; says how many tokens might.
     pub ratio: f64,
-    /// Its paired interval.
+    /// Paired interval of the ratio.
     pub ratio_ci95: Option<Interval>,
     /// Mean divergence in nats. Decides nothing.
     pub kl: f64,
-    /// Its interval.
+    /// Interval of the mean KL.
     pub kl_ci95: Option<Interval>,
     /// Scored tokens.
     pub tokens: usize,
 }
 
-/// Where an interval lies.
+/// Position of an interval relative to a margin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Place {
     Inside,
@@ -223,8 +223,8 @@ enum Place {
     Across,
 }
 
-/// Where the interval lies against `[-margin, margin]`.
-fn place(interval: Interval, margin: f64) -> Place {
+/// Returns the position of the interval relative to `[-margin, margin]`.
+fn position(interval: Interval, margin: f64) -> Place {
     match interval {
         Interval(low, high) if low >= -margin && high <= margin => Place::Inside,
         Interval(low, _) if low > margin => Place::Above,
@@ -251,7 +251,7 @@ impl Evidence {
         if kl.0 > DESTROYED_KL {
             return (Verdict::Destroyed, Some(Because::Kl));
         }
-        match (place(ratio.map(f64::ln), margin.nats()), place(kl, margin.nats())) {
+        match (position(ratio.map(f64::ln), margin.nats()), position(kl, margin.nats())) {
             (Place::Inside, Place::Inside) if kl.1 < NOISE_KL => (Verdict::Same, None),
             (Place::Inside, Place::Inside) => (Verdict::Equivalent, None),
             (Place::Above, _) => (Verdict::Different, Some(Because::PerplexityUp)),
@@ -287,7 +287,7 @@ impl Evidence {
     }
 }
 
-/// How many times the tokens make an interval stay clear of the margin's ends.
+/// Returns the factor by which more tokens make an interval stay clear of the margin's ends.
 fn factor(estimate: f64, Interval(low, high): Interval, margin: f64) -> f64 {
     let square = |width: f64, room: f64| if room > 0.0 { (width / room).powi(2) } else { f64::INFINITY };
     POWER

@@ -44,7 +44,7 @@ fn a_point_estimate_decides_nothing() {
     assert_eq!(none.verdict(Margin::default()).0, Verdict::Unscored);
 }
 
-/// How much a verdict claims; a weaker one that says the same has a smaller number.
+/// Strength of a verdict's claim; a weaker verdict of the same claim has a smaller number.
 fn strength(verdict: Verdict) -> (u8, u8) {
     match verdict {
         Verdict::Same => (1, 2),
@@ -55,7 +55,7 @@ fn strength(verdict: Verdict) -> (u8, u8) {
     }
 }
 
-/// Whether `fewer` is `more`, or less of the same claim.
+/// Returns whether `fewer` is `more`, or less of the same claim.
 fn weakens(more: Verdict, fewer: Verdict) -> bool {
     let ((claim, force), (other, rest)) = (strength(more), strength(fewer));
     other == 0 || (claim == other && rest <= force)

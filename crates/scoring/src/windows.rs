@@ -1,10 +1,10 @@
-//! Which tokens are scored, and what the model sees before each: the protocol.
+//! The protocol: the tokens of a text that are scored, and the tokens that the model sees before each.
 
 use crate::{Bos, Error, Result};
 use serde::Serialize;
 use std::ops::Range;
 
-/// Which program's rule is followed.
+/// Program whose rule is followed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 pub enum Style {
     /// Windows that cover the text; every token that has a predecessor in its window is scored.
@@ -16,7 +16,7 @@ pub enum Style {
     LlamaCpp,
 }
 
-/// How a text becomes windows.
+/// Rule that cuts a text into windows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Protocol {
     /// The rule.
@@ -41,11 +41,11 @@ impl Default for Protocol {
 /// A run of tokens that the model sees at once.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Window {
-    /// What the model sees.
+    /// Tokens that the model sees.
     pub tokens: Vec<u32>,
     /// The positions whose tokens are scored; the logits come from the position before each.
     pub scored: Range<usize>,
-    /// Where in the text the token of the first scored position is.
+    /// Index in the text of the token at the first scored position.
     pub text: usize,
 }
 

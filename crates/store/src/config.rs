@@ -1,4 +1,4 @@
-//! What the runtime must know of a model, whatever file it came from.
+//! Configuration of a model, as the runtime needs it, whatever file it came from.
 
 mod keys;
 mod parse;
@@ -54,7 +54,7 @@ pub enum RopeScaling {
         attention_factor: f64,
         /// The context length of pre-training.
         original_max_position: usize,
-        /// Whether the ends of the ramp are rounded outwards to whole dimensions.
+        /// True if the ends of the ramp are rounded outwards to whole dimensions.
         truncate: bool,
     },
     /// Explicit factors, one for each rotary frequency: the frequency is divided by it
@@ -92,7 +92,7 @@ pub struct Config {
     /// Tokens that a layer with sliding-window attention sees, at least `max_position`. Attention here is full, so
     /// longer sequences must be refused.
     pub window: Option<usize>,
-    /// Whether the output projection is the embedding.
+    /// True if the output projection is the embedding.
     pub tie_word_embeddings: bool,
     /// Begin-of-sequence token, if the model names one.
     pub bos_token_id: Option<u32>,

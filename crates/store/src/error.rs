@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 /// Result of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What can go wrong with model files.
+/// Errors of reading and writing model files.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The operating system refused.
@@ -13,7 +13,7 @@ pub enum Error {
     Io {
         /// The file.
         path: PathBuf,
-        /// What was tried ("read", "write", "create", "rename").
+        /// Attempted operation: "read", "write", "create", "rename".
         what: &'static str,
         /// The system's error.
         source: std::io::Error,
@@ -23,7 +23,7 @@ pub enum Error {
     Malformed {
         /// The file.
         path: PathBuf,
-        /// What is wrong and where (key, tensor, offset).
+        /// Description of the mistake and its place (key, tensor, offset).
         what: String,
     },
     /// Well-formed, but not supported, by name.
@@ -31,7 +31,7 @@ pub enum Error {
     Unsupported {
         /// The file.
         path: PathBuf,
-        /// What is not supported, and what is.
+        /// Unsupported feature, and the supported ones.
         what: String,
     },
     /// A tensor is missing or has the wrong type or shape.
@@ -41,7 +41,7 @@ pub enum Error {
         path: PathBuf,
         /// The tensor's name.
         tensor: String,
-        /// What is wrong.
+        /// Description of the mistake.
         what: String,
     },
     /// Output would overwrite input.
@@ -57,7 +57,7 @@ pub enum Error {
     Exists {
         /// The output.
         path: PathBuf,
-        /// What is there.
+        /// Kind of file or folder at the destination.
         what: &'static str,
     },
     /// The destination holds what none of the programs wrote.
@@ -65,7 +65,7 @@ pub enum Error {
     Foreign {
         /// The output, or the file in it.
         path: PathBuf,
-        /// What is there.
+        /// Kind of file or folder at the destination.
         what: String,
     },
     /// A folder that is never replaced.
@@ -73,7 +73,7 @@ pub enum Error {
     Protected {
         /// The output.
         path: PathBuf,
-        /// What it is.
+        /// Kind of the protected path.
         what: &'static str,
     },
     /// The disk is full.

@@ -40,7 +40,7 @@ pub(crate) use folders::other_format;
 const WEIGHTS: [&str; 13] =
     ["safetensors", "gguf", "ggml", "bin", "pt", "pth", "ckpt", "h5", "msgpack", "onnx", "ot", "npz", "tflite"];
 
-/// Where a folder's weights lie.
+/// Files that hold a folder's weights.
 pub(crate) enum Weights {
     /// One safetensors file.
     File(PathBuf),
@@ -100,7 +100,7 @@ pub(crate) fn map_weights(path: &Path) -> Result<Bytes> {
     Ok(bytes)
 }
 
-/// Whether a file is what Git keeps in the place of a large one.
+/// Returns whether a file is what Git keeps in the place of a large one.
 fn is_lfs_pointer(bytes: &[u8]) -> bool {
     bytes.len() < 1024 && bytes.starts_with(b"version https://git-lfs")
 }
@@ -141,7 +141,7 @@ pub(crate) fn read_bare(path: &Path) -> Result<Model> {
     })
 }
 
-/// Whether `name` names a file in a directory and nothing beyond it.
+/// Returns whether `name` names a file in a directory and nothing beyond it.
 pub(crate) fn is_plain_name(name: &str) -> bool {
     let mut parts = Path::new(name).components();
     matches!((parts.next(), parts.next()), (Some(Component::Normal(n)), None) if n == name)

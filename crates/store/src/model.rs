@@ -13,7 +13,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// What kind of file or folder a model came from.
+/// Kind of file or folder that a model came from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Container {
     /// A directory with config.json and safetensors.
@@ -33,11 +33,11 @@ pub struct Tensor {
     pub shape: Vec<usize>,
     /// The bytes, little-endian.
     pub data: Bytes,
-    /// How its rows are ordered (GGUF's q and k of the llama family are interleaved).
+    /// Order of the rows (GGUF's q and k of the llama family are interleaved).
     pub order: RowOrder,
     /// The file that it lies in.
     pub file: PathBuf,
-    /// Its name in that file (the key in [`Model::tensors`] is the Hugging Face name).
+    /// Name in that file (the key in [`Model::tensors`] is the Hugging Face name).
     pub stored_name: String,
 }
 
@@ -76,16 +76,16 @@ pub struct Linear {
     pub matrix: Matrix<Bytes>,
     /// Bias `[out]`.
     pub bias: Option<Vec<f32>>,
-    /// What to do with its activations.
+    /// Treatment of the layer's activations.
     pub activation: Activation,
 }
 
 /// An opened model.
 #[derive(Debug, Clone)]
 pub struct Model {
-    /// What was opened.
+    /// Path that was opened.
     pub path: PathBuf,
-    /// Its container.
+    /// Container of the model.
     pub container: Container,
     /// Tensors in file order, under Hugging Face names.
     pub tensors: IndexMap<String, Tensor>,
@@ -338,7 +338,7 @@ impl Model {
         layouts::declared_schemes(self)
     }
 
-    /// Whether a missing lm_head stands for the embedding.
+    /// Returns whether a missing lm_head stands for the embedding.
     fn ties(&self) -> bool {
         match &self.config_json {
             Some(json) if self.container != Container::Gguf => {
@@ -348,7 +348,7 @@ impl Model {
         }
     }
 
-    /// Whether lm_head is stored and is not the embedding again.
+    /// Returns whether lm_head is stored and is not the embedding again.
     fn head_differs(&self) -> bool {
         let weight = |module: &str| self.tensors.get(&format!("{module}.weight"));
         match (weight("lm_head"), weight(EMBEDDING)) {
@@ -449,7 +449,7 @@ impl Model {
         }
     }
 
-    /// What the user should know of the model as a whole.
+    /// Notes for the user on the model as a whole.
     fn notes(&self) -> Vec<String> {
         let mut notes = layouts::notes(self);
         notes.extend(self.needless_notes());

@@ -90,7 +90,7 @@ fn what_would_change_the_arithmetic_is_refused_by_name() {
     }
 }
 
-/// What transformers 5.24 makes of each, by `AutoConfig` and `AutoModelForCausalLM`.
+/// Results of transformers 5.24 for each, by `AutoConfig` and `AutoModelForCausalLM`.
 #[test]
 fn of_two_rotary_blocks_the_older_counts() {
     let linear = RopeScaling::Linear { factor: 2.0 };

@@ -17,7 +17,7 @@ use tokenizers::Tokenizer;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Bos {
-    /// Where the tokenizer adds one.
+    /// BOS where the tokenizer adds one.
     #[default]
     Auto,
     /// In every sequence.
@@ -150,7 +150,8 @@ fn guarded<T>(call: impl FnOnce() -> tokenizers::Result<T>) -> tokenizers::Resul
     caught(call).map_err(tokenizers::Error::from).and_then(|result| result)
 }
 
-/// How much of a text runs through a model, and in which sequences: for calibration and for observing.
+/// Number of tokens of a text that run through a model, and their cut into sequences: for calibration and for
+/// observing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Cut {
     /// Tokens of the text that are used.
@@ -183,7 +184,7 @@ impl TrainedOn {
     /// The metadata key. Its value is `TOKENS:BLAKE3`, separated by commas.
     pub const KEY: &str = "qdistill.text_blake3";
 
-    /// Of documents, as tokens without BOS.
+    /// Hashes documents, given as tokens without BOS.
     pub fn new<'a>(documents: impl IntoIterator<Item = &'a [u32]>) -> Self {
         let mut all: Vec<(usize, String)> = documents.into_iter().map(|ids| (ids.len(), hash(ids))).collect();
         all.sort();
@@ -200,7 +201,7 @@ impl TrainedOn {
         TrainedOn(value.into_iter().flat_map(|v| v.split(',')).filter_map(entry).collect())
     }
 
-    /// Whether a text begins with one of the documents.
+    /// Returns whether a text begins with one of the documents.
     pub fn holds(&self, ids: &[u32]) -> bool {
         let begins = |(tokens, of): &(usize, String)| *tokens > 0 && ids.get(..*tokens).is_some_and(|p| hash(p) == *of);
         self.0.iter().any(begins)

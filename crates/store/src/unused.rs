@@ -67,8 +67,8 @@ impl Model {
         Err(Error::tensor(file, shown(first), what))
     }
 
-    /// Whether a stored tensor is a buffer that every loader computes for itself: rotary frequencies, and causal masks,
-    /// which have no feature dimension and so can't be biases.
+    /// Returns whether a stored tensor is a buffer that every loader computes for itself: rotary frequencies, and
+    /// causal masks, which have no feature dimension and so can't be biases.
     pub fn is_buffer(name: &str, tensor: &Tensor) -> bool {
         let attention = [".attn", ".self_attn", ".attention", ".self_attention"];
         let of_attention =
@@ -107,18 +107,18 @@ fn is_needless(name: &str, tensor: &Tensor) -> bool {
     Model::is_buffer(name, tensor) || is_cache_scale(name) || is_prediction(name) || name == "scaled_fp8"
 }
 
-/// Whether a tensor is a scale of keys, values or attention that engines with an 8-bit cache have.
+/// Returns whether a tensor is a scale of keys, values or attention that engines with an 8-bit cache have.
 pub(crate) fn is_cache_scale(name: &str) -> bool {
     let scale = |part: &str| matches!(part, "k_scale" | "v_scale" | "q_scale" | "prob_scale");
     name.rsplit_once('.').is_some_and(|(module, last)| module.ends_with("attn") && scale(last))
 }
 
-/// Whether a tensor is of the layers that predict further tokens: transformers ignores those names.
+/// Returns whether a tensor is of the layers that predict further tokens: transformers ignores those names.
 fn is_prediction(name: &str) -> bool {
     name.starts_with("mtp.") || name.starts_with("model.mtp.")
 }
 
-/// Whether a tensor has a name under that of a module.
+/// Returns whether a tensor has a name under that of a module.
 fn is_under(name: &str, module: &str) -> bool {
     name.strip_prefix(module).is_some_and(|rest| rest.starts_with('.'))
 }

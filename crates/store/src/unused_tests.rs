@@ -74,7 +74,7 @@ fn what_a_model_has_no_use_for_is_refused_or_noted() {
     assert!(error.contains("tensor a: no part of a llama model with 1 blocks uses it nor 1 more"), "{error}");
 }
 
-/// The same model in GGUF, with tensors more: name, type, shape and bytes.
+/// Writes the same model to GGUF, with further tensors: name, type, shape and bytes.
 fn gguf(arch: &str, more: &[(&str, GgmlType, &[usize], Vec<u8>)]) -> (TempDir, Model) {
     let metadata: Vec<(String, Value)> = vec![
         ("general.architecture".into(), arch.into()),

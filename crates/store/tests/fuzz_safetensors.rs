@@ -37,7 +37,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static COUNTING: Counting = Counting;
 
-/// What a file with a header of `text` and `data` bytes looks like.
+/// Bytes of a file with a header of `text` and `data` bytes.
 fn file(text: &str, data: usize) -> Vec<u8> {
     let mut bytes = (text.len() as u64).to_le_bytes().to_vec();
     bytes.extend(text.as_bytes());

@@ -94,7 +94,7 @@ fn small() -> (Vec<u8>, Plan) {
     (bytes, plan)
 }
 
-/// Where `needle` stands in the file, plus `skip`.
+/// Offset of `needle` in the file, plus `skip`.
 fn find(bytes: &[u8], needle: &str, skip: usize) -> usize {
     bytes.windows(needle.len()).position(|w| w == needle.as_bytes()).expect("there") + needle.len() + skip
 }

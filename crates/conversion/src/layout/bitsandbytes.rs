@@ -66,7 +66,7 @@ fn nf4_tensors(r: &Request<'_>, double_quant: bool) -> (Encoding, Vec<OutTensor>
 /// Bytes of a double-quantized state, padded with spaces, which JSON ignores.
 const STATE_WIDTH: usize = 224;
 
-/// What bitsandbytes records of an NF4 weight beside its codes and scales.
+/// Fields that bitsandbytes stores of an NF4 weight beside its codes and scales.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct QuantState {
     /// Output features.

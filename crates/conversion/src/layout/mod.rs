@@ -1,4 +1,4 @@
-//! How codes and scales lie in a file: one module for each layout.
+//! Layouts of codes and scales in a file: one module for each layout.
 
 pub mod bitsandbytes;
 pub mod compressed_tensors;
@@ -83,11 +83,11 @@ pub struct OutTensor {
     pub shape: Vec<usize>,
     /// Bytes.
     pub bytes: u64,
-    /// Where the bytes come from.
+    /// Source of the tensor's bytes.
     pub content: Content,
 }
 
-/// Where a tensor's bytes come from.
+/// Source of a tensor's bytes.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Content {
     /// Stream of the weight's encoding.
@@ -114,7 +114,7 @@ impl OutTensor {
 pub struct Laid {
     /// The layout used.
     pub layout: Layout,
-    /// How the rows are encoded.
+    /// Encoding of the rows.
     pub encoding: Encoding,
     /// The tensors, in file order.
     pub tensors: Vec<OutTensor>,
@@ -127,7 +127,7 @@ pub struct Laid {
 pub struct NoFit {
     /// Why not.
     pub why: String,
-    /// What fits instead.
+    /// Schemes and layouts that fit instead.
     pub instead: String,
 }
 

@@ -16,7 +16,7 @@ pub struct SyntheticModel {
     pub hidden: usize,
     pub intermediate: usize,
     pub layers: usize,
-    /// Whether q, k, v and o have biases.
+    /// True if q, k, v and o have biases.
     pub attention_bias: bool,
 }
 

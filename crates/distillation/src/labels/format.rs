@@ -1,4 +1,4 @@
-//! What a labels file is made of.
+//! The format of a labels file.
 
 use crate::soft::check_temperature;
 use crate::windows::Windows;
@@ -28,12 +28,12 @@ pub(super) mod key {
     pub const TOKENIZER_HASH: &str = "qdistill.tokenizer_blake3";
 }
 
-/// How much of a distribution is kept.
+/// Part of a distribution that is kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// The so many most likely tokens and the mass of all others.
     TopK(usize),
-    /// So many draws at each temperature.
+    /// This number of draws at each temperature.
     Sampled(usize),
     /// All of it.
     Full,
@@ -64,10 +64,10 @@ impl fmt::Display for Kind {
     }
 }
 
-/// What labels are asked for.
+/// Requested labels.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
-    /// How much of a distribution is kept.
+    /// Part of a distribution that is kept.
     pub kind: Kind,
     /// The temperatures that a training may use; full labels suit all, whatever is here.
     pub temperatures: Vec<f64>,
@@ -175,7 +175,7 @@ pub(super) fn columns(settings: &Settings, predictions: usize, vocab_size: usize
     }
 }
 
-/// What a labels file says of itself.
+/// Header of a labels file.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Header {
     pub settings: Settings,

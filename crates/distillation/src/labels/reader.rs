@@ -23,10 +23,11 @@ pub struct Labels {
     checksums: Bytes,
 }
 
-/// How far the sum of a whole distribution may be from 1: in F16 log-probabilities are off by 2^-12 of themselves.
+/// Tolerance for the sum of a whole distribution, which should be 1: in F16 log-probabilities are off by 2^-12 of
+/// themselves.
 const FULL_TOLERANCE: f64 = 0.01;
 
-/// The same for k tokens and the rest, which are normalised as they are stored.
+/// The same tolerance for k tokens and the rest, which are normalised as they are stored.
 const TOP_K_TOLERANCE: f64 = 0.001;
 
 impl Labels {
@@ -74,7 +75,7 @@ impl Labels {
         Ok(Self { path: path.into(), header, windows, columns: labels, checksums })
     }
 
-    /// How much of each distribution there is.
+    /// Part of each distribution that the file holds.
     pub fn kind(&self) -> Kind {
         self.header.settings.kind
     }
@@ -189,7 +190,7 @@ impl Labels {
 pub struct Reader<'a> {
     labels: &'a Labels,
     temperature: f64,
-    /// Of the temperature in the file.
+    /// Index of the temperature in the file.
     index: usize,
 }
 

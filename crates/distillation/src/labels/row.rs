@@ -14,7 +14,7 @@ const BLOCK: usize = 64;
 #[derive(Debug)]
 pub(super) struct RowMaker<'a> {
     pub settings: &'a Settings,
-    /// Whether tokens take four bytes.
+    /// True if tokens take four bytes.
     pub wide_ids: bool,
 }
 
@@ -101,7 +101,7 @@ fn halves(values: &[f32]) -> Vec<u8> {
     out.iter().flat_map(|h| h.to_le_bytes()).collect()
 }
 
-/// Where each of the ascending sums `at` is passed as weights are added up.
+/// Finds the weights at which a running sum passes each of the ascending values `at`.
 fn draw(weights: &[f32], at: &[f64], ids: &mut Vec<u32>) {
     let sums: Vec<f64> = weights.chunks(BLOCK).map(total).collect();
     let (mut block, mut before) = (0, 0.0);

@@ -17,13 +17,13 @@ use store::{Bytes, DType};
 /// Floats of logits that exist at a time.
 const CHUNK: usize = 1 << 23;
 
-/// How often what was made is secured against an interruption.
+/// Time after which finished windows are secured against an interruption.
 const EVERY: Duration = Duration::from_secs(2);
 
 /// Tensors before those with a row for each prediction: three of the text, and checksums.
 const FIXED: usize = 4;
 
-/// Which of them holds the checksums.
+/// Index of the section that holds the checksums.
 const CHECKSUMS: usize = 3;
 
 /// A labels file that is to be made; its size is known.
@@ -37,7 +37,7 @@ pub struct Plan<'a> {
     path: PathBuf,
 }
 
-/// What became of a plan.
+/// Results of carrying out a plan.
 #[derive(Debug, Clone, PartialEq, serde::Serialize)]
 pub struct Written {
     /// Predictions that an earlier, interrupted run had made.
@@ -46,7 +46,7 @@ pub struct Written {
     pub damaged: usize,
     /// Predictions that this run made.
     pub made: usize,
-    /// How long it took, in seconds.
+    /// Duration in seconds.
     pub seconds: f64,
 }
 
@@ -130,7 +130,7 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// How many of the first `done` windows of the unfinished file are what was written, up to the first that isn't.
+    /// Counts the windows at the start of the unfinished file, up to `done`, that are still as they were written.
     fn intact(&self, done: usize) -> Result<usize> {
         let bytes = Bytes::map(&ResumableFile::partial_path(&self.path)?)?;
         let rows = |(spec, &at): (&TensorSpec, &u64), rows: &Range<usize>| {
@@ -146,7 +146,7 @@ impl<'a> Plan<'a> {
         Ok((0..done).take_while(whole).count())
     }
 
-    /// Where a window's checksum lies.
+    /// Offset of a window's checksum.
     fn checksum_at(&self, window: usize) -> u64 {
         self.file.offsets()[CHECKSUMS] + ((window + 1) * HASH) as u64
     }
@@ -220,7 +220,7 @@ impl<'a> Plan<'a> {
         Err(Error::malformed(partial, format!("{what}; remove it to start afresh, or choose another output")))
     }
 
-    /// What an unfinished file is that is not this plan's.
+    /// Describes an unfinished file that is not this plan's.
     fn other(&self, partial: &Path, bytes: &Bytes) -> String {
         let own = bytes.len().checked_sub(8).and_then(|n| bytes.slice(0..n));
         let Some(contents) = own.and_then(|own| safetensors::read(partial, &own).ok()) else {

@@ -5,12 +5,12 @@
 use super::attention::angles;
 use candle_core::{D, DType, Result, Tensor, bail};
 
-/// What does not change from block to block.
+/// Tensors that are the same in all blocks.
 #[derive(Debug)]
 pub(super) struct Tables {
     tokens: usize,
     head_dim: usize,
-    /// Of the rotary angles, `[tokens, 1, head_dim / 2]`.
+    /// Cosines of the rotary angles, `[tokens, 1, head_dim / 2]`.
     cos: Tensor,
     sin: Tensor,
     /// 0 where a token is in sight of another and negative infinity elsewhere, `[tokens, tokens]`.

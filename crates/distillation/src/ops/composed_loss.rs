@@ -47,7 +47,7 @@ fn total(column: &Tensor) -> Result<f64> {
     Ok(column.flatten_all()?.to_vec1::<f64>()?.into_iter().sum())
 }
 
-/// What rows should predict, as tensors beside the logits.
+/// Labels of rows, as tensors beside the logits.
 struct Labels {
     /// `[rows, 1]`; 0 where there is none.
     tokens: Tensor,
@@ -98,7 +98,7 @@ impl Labels {
     }
 }
 
-/// The same value for each of some tokens, of the type of `like`.
+/// Returns a tensor of the same value for each of some tokens, of the type of `like`.
 fn constant(value: f64, tokens: &Tensor, like: &Tensor) -> Result<Tensor> {
     Tensor::ones(tokens.shape(), like.dtype(), like.device())? * value
 }
@@ -206,7 +206,7 @@ impl Soft {
     }
 }
 
-/// Of the logarithms of both distributions.
+/// Divergence from the logarithms of both whole distributions.
 fn full(student: &Tensor, teacher: &Tensor, divergence: Divergence) -> Result<Compared> {
     let mass = student.exp()?;
     let ratios = (student - teacher)?;
@@ -234,8 +234,8 @@ fn full(student: &Tensor, teacher: &Tensor, divergence: Divergence) -> Result<Co
     }
 }
 
-/// Of the logarithms of the student's distribution and the teacher's of some tokens and of all others as one more
-/// outcome.
+/// Divergence from the logarithms of the student's distribution and the teacher's, of some tokens and of all others as
+/// one more outcome.
 fn top_k(
     student: &Tensor,
     ids: &Tensor,
@@ -260,7 +260,7 @@ fn top_k(
     Ok(Compared { value, slopes })
 }
 
-/// What outcomes add to a divergence, as the fused form's `Outcome`.
+/// Contributions of outcomes to a divergence; the composed form of the fused form's `Outcome`.
 struct Outcomes {
     value: Tensor,
     mass: Tensor,

@@ -12,7 +12,7 @@ use crate::soft::Resident;
 use candle_core::{Result, Tensor, bail};
 use rayon::prelude::*;
 
-/// How far a student's distribution is from its teacher's.
+/// Divergence of a student's distribution from its teacher's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Divergence {
@@ -35,7 +35,7 @@ pub struct Objective {
     pub alpha: f64,
     /// Logits are divided by it.
     pub temperature: f64,
-    /// Which divergence.
+    /// Kind of divergence.
     pub divergence: Divergence,
 }
 
@@ -77,7 +77,7 @@ pub enum SoftRow<'a> {
     Resident {
         /// All rows.
         logits: &'a Resident,
-        /// Which of them.
+        /// Index of the row.
         row: usize,
     },
     /// Some tokens with their log-probabilities at the temperature, and the log of all other tokens' mass: one more
@@ -95,7 +95,7 @@ pub enum SoftRow<'a> {
     Sampled(&'a [u32]),
 }
 
-/// What one row should predict.
+/// Label of one row.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Target<'a> {
     /// The token of the text.
@@ -133,7 +133,7 @@ impl Losses {
     }
 }
 
-/// Where gradients go.
+/// Destination of gradients.
 #[derive(Debug)]
 pub struct HeadGradient<'a> {
     /// Multiplies every gradient: one by the number of predictions of the batch gives those of the mean.
@@ -442,18 +442,18 @@ fn top_k<T: Real>(
     all().map(|o| o.value).sum()
 }
 
-/// What one outcome adds to a divergence.
+/// Contribution of one outcome to a divergence.
 #[derive(Debug, Clone, Copy, Default)]
 struct Outcome {
     value: f64,
     /// The student's probability.
     mass: f64,
-    /// That, times the derivative of the divergence with respect to it.
+    /// Probability times the derivative of the divergence with respect to it.
     slope: f64,
 }
 
 impl Divergence {
-    /// Of an outcome with these log-probabilities.
+    /// Contribution of an outcome with these log-probabilities.
     fn outcome(self, student: f64, teacher: f64) -> Outcome {
         let (mass, wanted) = (student.exp(), teacher.exp());
         let (value, slope) = match self {

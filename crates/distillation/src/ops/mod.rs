@@ -22,12 +22,12 @@ pub(crate) use row::{exponentials, largest, total};
 
 use candle_core::{CpuStorage, Device, Layout, Result, Tensor, WithDType, bail};
 
-/// How operations are computed.
+/// Form in which operations are computed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
     /// By loops of this crate, which change sums where they lie: on the CPU.
     Fused,
-    /// Of candle's operations: on any device.
+    /// Operations composed of candle's: on any device.
     Composed,
 }
 
@@ -99,7 +99,7 @@ pub(crate) fn values<'a, T: Real>(storage: &'a CpuStorage, layout: &Layout) -> R
     }
 }
 
-/// The same, to be changed in place.
+/// Values of a storage, to be changed in place.
 pub(crate) fn values_mut<'a, T: Real>(storage: &'a mut CpuStorage, layout: &Layout) -> Result<&'a mut [T]> {
     let Some((start, end)) = layout.contiguous_offsets() else { bail!("this operation needs contiguous tensors") };
     // candle has no such view of a storage in general.

@@ -10,7 +10,7 @@ pub struct Operations {
     tokens: usize,
     head_dim: usize,
     theta: f64,
-    /// What the composed form needs; none where operations are fused.
+    /// Tensors that the composed form needs; none where operations are fused.
     tables: Option<Tables>,
 }
 

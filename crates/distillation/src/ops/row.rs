@@ -90,9 +90,9 @@ pub(crate) fn total<T: Real>(x: &[T]) -> f64 {
 
 /// Sums over a teacher's exponentials.
 pub(super) struct Forward {
-    /// Of the exponentials.
+    /// Sum of the exponentials.
     pub(super) sum: f64,
-    /// Of each times its distance to the student's.
+    /// Sum of each exponential times its distance to the student's.
     pub(super) weighted: f64,
 }
 

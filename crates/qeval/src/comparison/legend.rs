@@ -1,4 +1,4 @@
-//! What stands below the table.
+//! Notes below the table.
 
 use report::format;
 use scoring::rows::{Comparison, Row, smallest_within};
@@ -8,7 +8,7 @@ use scoring::{speed, verdict};
 /// Above this relative error of a matrix, it is named.
 const LARGE_ERROR: f64 = 0.5;
 
-/// What a reader must know of these numbers: how the texts were cut, and what is amiss with rows.
+/// Notes on the numbers: the choice of an artifact, the cut of the texts, and problems of rows.
 pub fn notes(comparison: &Comparison) -> Vec<String> {
     let headline = std::iter::once(format!("{}.", smallest(comparison))).chain(smallest_within_limits(comparison));
     let corpora = comparison.corpora.iter().map(|corpus| {
@@ -21,7 +21,7 @@ pub fn notes(comparison: &Comparison) -> Vec<String> {
     headline.chain(corpora).chain(rows).chain(comparison.notes.iter().cloned()).collect()
 }
 
-/// Where the verdict, which goes by the first text, would be another on a later one.
+/// Notes on later texts on which the verdict, which goes by the first text, would be another.
 fn elsewhere(row: &Row, comparison: &Comparison) -> Vec<String> {
     let later = comparison.corpora.iter().zip(&row.corpora).skip(1);
     later
@@ -65,7 +65,7 @@ pub fn smallest_within_limits(comparison: &Comparison) -> Option<String> {
     })
 }
 
-/// How many tokens would settle an inconclusive verdict.
+/// Number of tokens that would settle an inconclusive verdict, as a note.
 fn unsettled(row: &Row, comparison: &Comparison) -> Vec<String> {
     let scored = comparison.corpora.first().map_or(0, |c| c.tokens_scored as u64);
     let what = match (row.verdict, row.verdict_because, row.tokens_to_settle) {
@@ -87,7 +87,7 @@ fn unsettled(row: &Row, comparison: &Comparison) -> Vec<String> {
     vec![format!("{}: inconclusive: {what}.", row.label)]
 }
 
-/// What is to be said of one row.
+/// Notes on one row.
 fn of_row(row: &Row) -> Vec<String> {
     let mut out = Vec::new();
     if let Some(error) = &row.error {

@@ -25,7 +25,7 @@ const VALUE: &[&str] = &["value", "ci95.low", "ci95.high"];
 /// The parts of an interval alone.
 const BOUNDS: &[&str] = &["low", "high"];
 
-/// What was measured, which decides the columns.
+/// Measures of a comparison, which decide the columns.
 pub struct Measures<'a> {
     /// Names of the scored texts.
     corpora: Vec<&'a str>,

@@ -28,9 +28,9 @@ pub struct Shape {
     pub inner: usize,
     /// Rows of the embedding; 257 have a token.
     pub vocab: usize,
-    /// Whether the tokenizer has a merge (and one more token) that the usual one lacks.
+    /// True if the tokenizer has a merge (and one more token) that the usual one lacks.
     pub merges: bool,
-    /// Whether a weight is NaN.
+    /// True if a weight is NaN.
     pub nan: bool,
 }
 

@@ -15,14 +15,14 @@ pub fn qinspect(args: &[&str]) -> Output {
     Command::cargo_bin("qinspect").expect("built").args(args).output().expect("runs")
 }
 
-/// What it prints when all goes well.
+/// Standard output of a run that succeeds.
 pub fn printed(args: &[&str]) -> String {
     let out = qinspect(args);
     assert!(out.status.success(), "{args:?}: {}", String::from_utf8_lossy(&out.stderr));
     String::from_utf8(out.stdout).expect("UTF-8")
 }
 
-/// Its JSON.
+/// JSON of a run that succeeds.
 pub fn json(args: &[&str]) -> Value {
     let value: Value = serde_json::from_str(&printed(&[args, &["--json"]].concat())).expect("JSON");
     assert_eq!((&value["version"], &value["command"]), (&1.into(), &args[0].into()));

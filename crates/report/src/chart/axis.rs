@@ -2,7 +2,7 @@
 
 use crate::format;
 
-/// How values become positions.
+/// Mapping from values to positions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Scale {
     /// Equal steps are equal differences.
@@ -16,7 +16,7 @@ pub enum Scale {
 const LARGEST: f64 = 1e300;
 
 impl Scale {
-    /// Whether the value has a place on this scale.
+    /// Returns whether the value has a place on this scale.
     #[must_use]
     pub fn holds(self, value: f64) -> bool {
         value.is_finite() && value.abs() <= LARGEST && (self == Self::Linear || value >= 1.0 / LARGEST)
@@ -39,19 +39,18 @@ impl Scale {
     }
 }
 
-/// What a plot's axis shows.
+/// Axis of a plot.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Axis {
-    /// What is measured, with its unit.
+    /// Measured quantity, with its unit.
     pub label: String,
-    /// How values become positions.
+    /// Mapping from values to positions.
     pub scale: Scale,
-    /// Where the axis begins; by default just below the lowest value.
+    /// Start of the axis; by default just below the lowest value.
     pub from: Option<f64>,
-    /// Where the axis ends; by default just above the highest value. A value
-    /// beyond it is drawn at the edge, with an arrow.
+    /// End of the axis; by default just above the highest value. A value beyond it is drawn at the edge, with an arrow.
     pub to: Option<f64>,
-    /// Whether only whole numbers have ticks.
+    /// True if only whole numbers have ticks.
     pub whole: bool,
 }
 
@@ -71,14 +70,14 @@ impl Axis {
         Self { scale: Scale::Log, ..Self::linear(label) }
     }
 
-    /// The same axis beginning here.
+    /// Sets the start of the axis.
     #[must_use]
     pub fn from(mut self, from: f64) -> Self {
         self.from = Some(from);
         self
     }
 
-    /// The same axis ending here.
+    /// Sets the end of the axis.
     #[must_use]
     pub fn to(mut self, to: f64) -> Self {
         self.to = Some(to);

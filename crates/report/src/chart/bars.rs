@@ -12,9 +12,9 @@ use crate::table::Tone;
 /// elsewhere) the length of a bar would mean nothing: there the values are dots.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct BarChart {
-    /// What the plot shows.
+    /// Title of the plot.
     pub title: String,
-    /// What the bars' length means.
+    /// Axis of the bars' lengths.
     pub axis: Axis,
     /// The bars, from top to bottom.
     pub bars: Vec<Bar>,
@@ -25,15 +25,15 @@ pub struct BarChart {
 /// A bar of a [`BarChart`].
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Bar {
-    /// What is measured, written before the bar.
+    /// Label before the bar.
     pub label: String,
-    /// Its value.
+    /// Value of the bar.
     pub value: f64,
     /// The interval of the value.
     pub interval: Option<(f64, f64)>,
     /// The value as text, written at the end of the line.
     pub text: String,
-    /// How the value is meant.
+    /// Meaning of the value: good, bad, neutral.
     pub tone: Tone,
 }
 

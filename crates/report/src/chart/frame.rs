@@ -1,4 +1,4 @@
-//! What all plots have: title, legend, axes, notes below.
+//! Parts that all plots share: title, legend, axes, notes below.
 
 use super::axis::{Axis, Mapping};
 use super::label::Obstacles;
@@ -7,13 +7,13 @@ use super::svg::{Anchor, Area, Svg, TEXT, TITLE, series_class, shorten, text_wid
 /// A line across the plot at a value of note.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Guide {
-    /// What the value is.
+    /// Label of the guide.
     pub label: String,
-    /// Where it lies.
+    /// Value at which the guide is drawn.
     pub at: f64,
 }
 
-/// How a legend's entry is drawn.
+/// Symbol of a legend's entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Key {
     /// A filled marker.
@@ -121,7 +121,7 @@ impl Sheet {
     }
 }
 
-/// How much room the axes of an x-y plot leave.
+/// Space that the axes of an x-y plot leave.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Room {
     /// The height of the plotting area.

@@ -9,26 +9,26 @@ use crate::format;
 /// A grid of values in nine shades, the darkest (on a light page) the highest.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct HeatMap {
-    /// What the plot shows.
+    /// Title of the plot.
     pub title: String,
-    /// What the values are, with their unit.
+    /// Quantity of the values, with its unit.
     pub label: String,
     /// The names of the rows, from top to bottom.
     pub rows: Vec<String>,
     /// The names of the columns, from left to right.
     pub columns: Vec<String>,
-    /// What the columns are, written above them; may be empty.
+    /// Label above the columns; may be empty.
     pub columns_label: String,
     /// The values of each row. What is missing, or has no place on the scale,
     /// is an empty cell.
     pub values: Vec<Vec<f64>>,
-    /// How values become shades.
+    /// Mapping from values to shades.
     pub scale: Scale,
 }
 
 const SHADES: usize = 9;
 
-/// Where the cells lie.
+/// Positions of the cells.
 struct Grid {
     left: f64,
     top: f64,

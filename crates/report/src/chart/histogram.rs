@@ -2,14 +2,14 @@
 
 use super::axis::{Axis, Scale};
 
-/// How many values fall between which edges.
+/// Counts of values between edges.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Histogram {
     /// The bins' edges, ascending; one more than there are counts.
     pub edges: Vec<f64>,
-    /// How many values each bin holds.
+    /// Number of values in each bin.
     pub counts: Vec<u64>,
-    /// How many values no bin could hold.
+    /// Number of values that no bin could hold.
     pub left_out: u64,
 }
 
@@ -18,7 +18,7 @@ impl Histogram {
     ///
     /// Values without a place (NaN, infinities, zero on a log scale) are left out.
     #[must_use]
-    pub fn of(values: &[f64], bins: usize, scale: Scale) -> Self {
+    pub fn from_values(values: &[f64], bins: usize, scale: Scale) -> Self {
         let axis = Axis { scale, ..Axis::default() };
         let range = axis.range(values.iter().copied(), 0.0);
         Self::within(values, bins, scale, range)
@@ -49,7 +49,7 @@ impl Histogram {
         Self { edges, counts, left_out }
     }
 
-    /// How many values the bins hold.
+    /// Number of values in all bins.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.counts.iter().sum()
@@ -71,7 +71,7 @@ impl Histogram {
             .collect()
     }
 
-    /// How many values lie in bins that have no place on the scale.
+    /// Number of values in bins that have no place on the scale.
     pub(super) fn unplaced(&self, scale: Scale) -> u64 {
         let placed: u64 = self
             .edges
@@ -92,21 +92,21 @@ mod tests {
 
     #[test]
     fn both_ends_are_counted() {
-        let histogram = Histogram::of(&[0.0, 1.0, 2.0, 10.0], 5, Scale::Linear);
+        let histogram = Histogram::from_values(&[0.0, 1.0, 2.0, 10.0], 5, Scale::Linear);
         assert_eq!(histogram.counts, [2, 1, 0, 0, 1]);
         assert_eq!(histogram.edges.len(), 6);
     }
 
     #[test]
     fn a_log_scale_leaves_zero_out() {
-        let histogram = Histogram::of(&[0.0, -1.0, f64::NAN, 1e-6, 1e-3, 1.0], 6, Scale::Log);
+        let histogram = Histogram::from_values(&[0.0, -1.0, f64::NAN, 1e-6, 1e-3, 1.0], 6, Scale::Log);
         assert_eq!(histogram.left_out, 3);
         assert_eq!(histogram.counts, [1, 0, 0, 1, 0, 1]);
     }
 
     #[test]
     fn densities_sum_to_one() {
-        let histogram = Histogram::of(&[1.0, 2.0, 5.0, 9.0, 30.0], 7, Scale::Log);
+        let histogram = Histogram::from_values(&[1.0, 2.0, 5.0, 9.0, 30.0], 7, Scale::Log);
         let sum: f64 = histogram
             .densities(Scale::Log)
             .iter()
@@ -128,7 +128,7 @@ mod tests {
             values in proptest::collection::vec(any::<f64>(), 0..50), bins in 0usize..40, log: bool,
         ) {
             let scale = if log { Scale::Log } else { Scale::Linear };
-            let histogram = Histogram::of(&values, bins, scale);
+            let histogram = Histogram::from_values(&values, bins, scale);
             let held = values.iter().filter(|&&value| scale.holds(value)).count() as u64;
             prop_assert_eq!(histogram.total(), held);
             prop_assert_eq!(histogram.total() + histogram.left_out, values.len() as u64);

@@ -1,4 +1,4 @@
-//! Where labels go, so that they hide neither points nor each other.
+//! Placement of labels, so that they hide neither points nor each other.
 
 use super::svg::Area;
 
@@ -10,15 +10,14 @@ pub(super) struct Wish {
     pub(super) height: f64,
 }
 
-/// What labels should keep clear of.
+/// Areas and points that labels should keep clear of.
 #[derive(Debug, Default)]
 pub(super) struct Obstacles {
     pub(super) areas: Vec<Area>,
     pub(super) segments: Vec<((f64, f64), (f64, f64))>,
 }
 
-/// How far from its point a label may go, in pixels; beyond the first it needs
-/// a line to its point.
+/// Distances of a label from its point, in pixels, nearest first; beyond the first a line leads to the point.
 const DISTANCES: [f64; 5] = [7.0, 16.0, 30.0, 48.0, 70.0];
 
 /// Directions, the most readable first.
@@ -27,7 +26,7 @@ const DIRECTIONS: [(f64, f64); 8] =
 
 /// Each label's place, by its least costly candidate. Every label is looked at
 /// again when the others have theirs.
-pub(super) fn place(wishes: &[Wish], obstacles: &Obstacles, bounds: Area) -> Vec<Area> {
+pub(super) fn arrange(wishes: &[Wish], obstacles: &Obstacles, bounds: Area) -> Vec<Area> {
     let mut places: Vec<Option<Area>> = vec![None; wishes.len()];
     for _ in 0..4 {
         for (index, wish) in wishes.iter().enumerate() {
@@ -44,7 +43,7 @@ pub(super) fn place(wishes: &[Wish], obstacles: &Obstacles, bounds: Area) -> Vec
     places.into_iter().map(Option::unwrap_or_default).collect()
 }
 
-/// Where the line from a label to its point begins, if the label is far away.
+/// Start of the line from a label to its point, if the label is far away.
 pub(super) fn leader(label: Area, at: (f64, f64)) -> Option<(f64, f64)> {
     let nearest = (at.0.clamp(label.x0, label.x1), at.1.clamp(label.y0, label.y1));
     let distance = (nearest.0 - at.0).hypot(nearest.1 - at.1);
@@ -77,7 +76,7 @@ fn candidates(wish: &Wish) -> impl Iterator<Item = (Area, f64)> {
     })
 }
 
-/// What a label at this place would cost by covering other things.
+/// Cost of a label in this area: the length of other things that it would cover.
 fn hidden(area: Area, labels: impl Iterator<Item = Area>, obstacles: &Obstacles, bounds: Area) -> f64 {
     let labels: f64 = labels.map(|other| area.shared(other)).sum();
     let areas: f64 = obstacles.areas.iter().map(|other| area.shared(*other)).sum();
@@ -86,7 +85,7 @@ fn hidden(area: Area, labels: impl Iterator<Item = Area>, obstacles: &Obstacles,
     labels * 8.0 + areas * 3.0 + crossed as f64 * 30.0 + outside * 20.0
 }
 
-/// Whether the segment goes through the rectangle (Liang and Barsky's clipping).
+/// Returns whether the segment goes through the rectangle (Liang and Barsky's clipping).
 fn crosses(area: Area, from: (f64, f64), to: (f64, f64)) -> bool {
     let (dx, dy) = (to.0 - from.0, to.1 - from.1);
     let edges = [(-dx, from.0 - area.x0), (dx, area.x1 - from.0), (-dy, from.1 - area.y0), (dy, area.y1 - from.1)];
@@ -122,13 +121,13 @@ mod tests {
             (0..8).map(|i| Wish { at: (200.0 + f64::from(i), 150.0), width: 50.0, height: 14.0 }).collect();
         let areas = wishes.iter().map(|wish| Area::around(wish.at, 5.0)).collect();
         let obstacles = Obstacles { areas, segments: Vec::new() };
-        assert_eq!(overlaps(&place(&wishes, &obstacles, BOUNDS)), 0);
+        assert_eq!(overlaps(&arrange(&wishes, &obstacles, BOUNDS)), 0);
     }
 
     #[test]
     fn a_label_at_the_edge_stays_inside() {
         let wish = Wish { at: (398.0, 2.0), width: 50.0, height: 14.0 };
-        let places = place(&[wish], &Obstacles::default(), BOUNDS);
+        let places = arrange(&[wish], &Obstacles::default(), BOUNDS);
         assert!((places[0].shared(BOUNDS) - 50.0 * 14.0).abs() < 1e-6, "{places:?}");
     }
 

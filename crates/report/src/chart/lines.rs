@@ -10,7 +10,7 @@ use crate::format;
 /// Lines, each with a band around it where its interval is known.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct LinePlot {
-    /// What the plot shows.
+    /// Title of the plot.
     pub title: String,
     /// The axis to the right.
     pub x: Axis,
@@ -25,9 +25,9 @@ pub struct LinePlot {
 /// A line of a [`LinePlot`].
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Line {
-    /// Its name.
+    /// Name of the line.
     pub name: String,
-    /// Its points, in the order in which they are joined. A point without a
+    /// Points of the line, in the order in which they are joined. A point without a
     /// place is a gap.
     pub points: Vec<(f64, f64)>,
     /// The band: x, and the interval of y there.
@@ -101,7 +101,7 @@ impl LinePlot {
         }
     }
 
-    /// Where lines and bands are, for texts that should keep clear of them.
+    /// Positions of lines and bands, for texts that should keep clear of them.
     fn obstacles(&self, plane: &Plane) -> Obstacles {
         let points = self.lines.iter().flat_map(|line| line.points.iter().copied());
         let bands = self.lines.iter().flat_map(|line| &line.band);

@@ -39,7 +39,7 @@ pub const NARROW: f64 = 360.0;
 
 /// Something that can be drawn as SVG.
 pub trait Chart: std::fmt::Debug {
-    /// What the plot shows, in a few words; also its name for those who hear it.
+    /// Title of the plot in a few words; also its name for screen readers.
     fn title(&self) -> &str;
 
     /// The SVG element at this width in pixels, at least 240.
@@ -49,7 +49,7 @@ pub trait Chart: std::fmt::Debug {
 /// The colours that plots and pages share, for light and dark.
 pub(crate) const PALETTE: &str = include_str!("../../assets/palette.css");
 
-/// What gives marks and texts of a plot their look.
+/// Style sheet of marks and texts of a plot.
 pub(crate) const STYLE: &str = include_str!("../../assets/chart.css");
 
 /// The CSS that plots need in the page that holds them.

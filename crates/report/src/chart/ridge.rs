@@ -12,9 +12,9 @@ use crate::format;
 /// All rows share one scale of density, unless [`Ridge::own_heights`] is set.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Ridge {
-    /// What the plot shows.
+    /// Title of the plot.
     pub title: String,
-    /// What is distributed.
+    /// Axis of the distributed quantity.
     pub axis: Axis,
     /// The distributions, from top to bottom.
     pub series: Vec<Distribution>,
@@ -26,7 +26,7 @@ pub struct Ridge {
 /// A row of a [`Ridge`].
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Distribution {
-    /// Its name, written before it.
+    /// Name of the distribution, written before it.
     pub name: String,
     /// The counted values.
     pub histogram: Histogram,
@@ -37,10 +37,9 @@ pub struct Distribution {
 /// A value of note in a distribution.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Mark {
-    /// What it is, such as `median`; the first of each name is explained below
-    /// the plot.
+    /// Name of the mark, such as `median`; the first of each name is explained below the plot.
     pub name: String,
-    /// Where it lies.
+    /// Value at which the mark is drawn.
     pub at: f64,
 }
 
@@ -168,7 +167,7 @@ mod tests {
         let values: Vec<f64> = (0..200).map(|i| center * 10f64.powf((f64::from(i) - 100.0) / 80.0)).collect();
         Distribution {
             name: name.to_owned(),
-            histogram: Histogram::of(&values, 12, Scale::Log),
+            histogram: Histogram::from_values(&values, 12, Scale::Log),
             marks: vec![
                 Mark { name: "median".to_owned(), at: center },
                 Mark { name: "99th percentile".to_owned(), at: center * 15.0 },
@@ -196,7 +195,7 @@ mod tests {
 
     #[test]
     fn linear_bins_on_a_log_axis_leave_out_what_has_no_place() {
-        let histogram = Histogram::of(&[-1.0, 0.5, 1.0], 4, Scale::Linear);
+        let histogram = Histogram::from_values(&[-1.0, 0.5, 1.0], 4, Scale::Linear);
         let series = vec![Distribution { histogram, ..Distribution::default() }];
         let plot = Ridge { axis: Axis::log("x"), series, ..Ridge::default() };
         assert!(plot.draw(400.0).contains("left out"));

@@ -23,7 +23,7 @@ use crate::format;
 /// ```
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Scatter {
-    /// What the plot shows.
+    /// Title of the plot.
     pub title: String,
     /// The axis to the right.
     pub x: Axis,
@@ -43,15 +43,15 @@ pub struct Scatter {
 /// A point of a [`Scatter`].
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Point {
-    /// Its name, written beside it.
+    /// Name of the point, written beside it.
     pub label: String,
     /// Its place to the right.
     pub x: f64,
-    /// Its place upwards.
+    /// Value on the y axis.
     pub y: f64,
     /// The interval of y, drawn as an error bar.
     pub interval: Option<(f64, f64)>,
-    /// Which of [`Scatter::series`] it belongs to.
+    /// Index of the point's series in [`Scatter::series`].
     pub series: usize,
 }
 
@@ -61,14 +61,14 @@ impl Point {
         Self { label: label.into(), x, y, ..Self::default() }
     }
 
-    /// The same point with an interval of y.
+    /// Adds an interval of y.
     #[must_use]
     pub fn interval(mut self, low: f64, high: f64) -> Self {
         self.interval = Some((low, high));
         self
     }
 
-    /// The same point in another series.
+    /// Moves the point to another series.
     #[must_use]
     pub fn series(mut self, series: usize) -> Self {
         self.series = series;
@@ -84,7 +84,7 @@ impl Point {
     }
 }
 
-/// Which direction is better.
+/// Direction that is better.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Better {
     /// Less is better, as for perplexity.
@@ -165,7 +165,7 @@ impl Scatter {
             return vec![true; shown.len()];
         };
         let front = front(shown, better);
-        let corners: Vec<_> = front.iter().map(|&index| place(plane, shown[index])).collect();
+        let corners: Vec<_> = front.iter().map(|&index| pixel_position(plane, shown[index])).collect();
         if corners.len() > 1 {
             sheet.svg.path("front", &polyline(&corners), "The Pareto front");
         }
@@ -187,13 +187,13 @@ impl Scatter {
             .iter()
             .zip(&texts)
             .map(|(point, text)| Wish {
-                at: place(plane, point),
+                at: pixel_position(plane, point),
                 width: text_width(text, TEXT) + 2.0,
                 height: TEXT + 2.0,
             })
             .collect();
         let bounds = Area { x1: sheet.width, ..plane.area };
-        let places = label::place(&wishes, obstacles, bounds);
+        let places = label::arrange(&wishes, obstacles, bounds);
         for ((text, wish), area) in texts.iter().zip(&wishes).zip(places) {
             if let Some(from) = label::leader(area, wish.at) {
                 sheet.svg.line("leader", from, wish.at);
@@ -204,12 +204,12 @@ impl Scatter {
     }
 }
 
-fn place(plane: &Plane, point: &Point) -> (f64, f64) {
+fn pixel_position(plane: &Plane, point: &Point) -> (f64, f64) {
     (plane.x.at(point.x), plane.y.at(point.y))
 }
 
 fn draw_point(sheet: &mut Sheet, plane: &Plane, point: &Point, on_front: bool, obstacles: &mut Obstacles) {
-    let at = place(plane, point);
+    let at = pixel_position(plane, point);
     obstacles.areas.push(Area::around(at, 7.0));
     let interval = point.interval.filter(|(low, high)| low.is_finite() && high.is_finite());
     if let Some((low, high)) = interval {

@@ -8,10 +8,10 @@ pub(super) const TEXT: f64 = 12.0;
 /// The size of a plot's title.
 pub(super) const TITLE: f64 = 15.0;
 
-/// How many colours and how many markers series go through.
+/// Number of colours and of markers that series go through.
 const SERIES: usize = 8;
 
-/// Where a text is held.
+/// Point of a text that is held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Anchor {
     Start,

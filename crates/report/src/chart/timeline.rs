@@ -1,4 +1,4 @@
-//! What occupies lanes over time.
+//! Spans in lanes over time.
 
 use super::Chart;
 use super::axis::Axis;
@@ -9,7 +9,7 @@ use super::svg::{Anchor, Area, TEXT, series_class, shorten, text_width};
 /// separated by a gap, so that colour is never alone.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Timeline {
-    /// What the plot shows.
+    /// Title of the plot.
     pub title: String,
     /// Time.
     pub axis: Axis,
@@ -20,16 +20,16 @@ pub struct Timeline {
 /// A lane of a [`Timeline`].
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Lane {
-    /// Its name.
+    /// Name of the lane.
     pub name: String,
-    /// What occupies it, in order.
+    /// Spans in the lane, in order.
     pub spans: Vec<Span>,
 }
 
-/// What occupies a [`Lane`] for a time.
+/// A stretch of time in a [`Lane`].
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Span {
-    /// What a pointer that rests on it is told.
+    /// Tooltip of the span.
     pub label: String,
     /// When it begins.
     pub from: f64,

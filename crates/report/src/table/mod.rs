@@ -33,11 +33,11 @@ pub struct Column {
     pub key: String,
     /// The name for people; may have line breaks.
     pub header: String,
-    /// How its cells are aligned.
+    /// Alignment of the column's cells.
     pub align: Align,
     /// The unit of all its cells, shown below the header.
     pub unit: Option<String>,
-    /// What the column means, in a sentence.
+    /// Meaning of the column, in a sentence.
     pub help: Option<String>,
     /// The parts that its machine values are taken apart into in CSV, whatever
     /// a row holds; see [`Column::parts`].
@@ -57,30 +57,29 @@ impl Column {
         Self { align: Align::Right, ..Self::text(key, header) }
     }
 
-    /// The same column with a unit.
+    /// Sets the unit.
     #[must_use]
     pub fn unit(mut self, unit: impl Into<String>) -> Self {
         self.unit = Some(unit.into());
         self
     }
 
-    /// The same column with an explanation.
+    /// Sets the explanation.
     #[must_use]
     pub fn help(mut self, help: impl Into<String>) -> Self {
         self.help = Some(help.into());
         self
     }
 
-    /// The same column with the parts that its values have in CSV, in order:
-    /// `value`, `ci95.low`, `ci95.high`. Without them the columns of a CSV
-    /// follow from the values; with them they are the same in every run.
+    /// Sets the parts that the column's values have in CSV, in order: `value`, `ci95.low`, `ci95.high`. Without them
+    /// the columns of a CSV follow from the values; with them they are the same in every run.
     #[must_use]
     pub fn parts(mut self, parts: &[&str]) -> Self {
         self.parts = parts.iter().map(|&part| part.to_owned()).collect();
         self
     }
 
-    /// The same column in CSV and JSON only.
+    /// Hides the column from people: it is in CSV and JSON only.
     #[must_use]
     pub fn machine_only(mut self) -> Self {
         self.machine_only = true;
@@ -100,7 +99,7 @@ impl Column {
     }
 }
 
-/// How a column's cells are aligned.
+/// Alignment of a column's cells.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Align {
     /// Words.
@@ -115,11 +114,11 @@ pub enum Align {
 /// A cell: text for people, and a value for machines.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Cell {
-    /// What is shown; line breaks become spaces.
+    /// Text that is shown; line breaks become spaces.
     pub text: String,
     /// The value in CSV and JSON; without it, that is the text.
     pub value: Option<Value>,
-    /// How it is meant.
+    /// Meaning of the cell: good, bad, of less interest.
     pub tone: Tone,
 }
 
@@ -142,13 +141,13 @@ impl Cell {
         Self { text: format::ABSENT.to_owned(), value: Some(Value::Null), tone: Tone::Muted }
     }
 
-    /// Whether a check passed.
+    /// Returns whether a check passed.
     pub fn passed(passed: bool) -> Self {
         let (word, tone) = if passed { ("passed", Tone::Good) } else { ("failed", Tone::Bad) };
         Self::value(word, passed).tone(tone)
     }
 
-    /// The same cell in another tone.
+    /// Sets the tone.
     #[must_use]
     pub fn tone(mut self, tone: Tone) -> Self {
         self.tone = tone;
@@ -165,19 +164,19 @@ impl Cell {
     }
 }
 
-/// How a cell is meant. Each tone has a symbol, so that colour is never alone.
+/// Meaning of a cell. Each tone has a symbol, so that colour is never alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
 pub enum Tone {
     /// Nothing special.
     #[default]
     Normal,
-    /// As one would wish.
+    /// The value is as one would wish.
     Good,
     /// Worth a look.
     Warning,
     /// Not usable.
     Bad,
-    /// Of less interest.
+    /// The value is of less interest.
     Muted,
 }
 
@@ -256,7 +255,7 @@ impl Table {
         Cow::Owned(shown)
     }
 
-    /// What each explained column means: its header on one line, and its help.
+    /// Returns the header, on one line, and the help of each explained column.
     #[must_use]
     pub fn legend(&self) -> Vec<(String, String)> {
         let shown = self.columns.iter().filter(|column| !column.machine_only);

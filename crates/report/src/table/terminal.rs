@@ -14,11 +14,11 @@ use crate::spark::Glyphs;
 /// onto several lines, at spaces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Terminal {
-    /// How many characters fit on a line.
+    /// Characters that fit on a line.
     pub width: usize,
-    /// Whether tones have colours, beside their symbols.
+    /// True if tones have colours, beside their symbols.
     pub color: bool,
-    /// Which characters rules and symbols are made of.
+    /// Characters that rules and symbols are made of.
     pub glyphs: Glyphs,
 }
 

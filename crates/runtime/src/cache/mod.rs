@@ -12,7 +12,7 @@ use candle_core::Device;
 use std::fmt;
 use store::Config;
 
-/// How keys and values are stored.
+/// Type of stored keys and values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum KvType {
     /// In f16.
@@ -40,7 +40,7 @@ impl KvType {
         self.bytes_of(config.layers, config.kv_heads, config.head_dim)
     }
 
-    /// The same of a model of this shape.
+    /// Bytes of a token in the cache of a model of this shape.
     pub fn bytes_of(self, layers: usize, kv_heads: usize, head_dim: usize) -> usize {
         let head = match self {
             KvType::F16 => 2 * head_dim,
@@ -70,7 +70,7 @@ impl KvCache {
         self.sequences.first().map_or(0, Sequence::len)
     }
 
-    /// Whether nothing is held.
+    /// Returns whether nothing is held.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

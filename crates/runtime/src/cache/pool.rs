@@ -61,7 +61,7 @@ impl Sequence {
         self.len
     }
 
-    /// Whether nothing is held.
+    /// Returns whether nothing is held.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -77,7 +77,7 @@ impl Sequence {
         self.table.truncate(self.len.div_ceil(self.block_tokens.max(1)));
     }
 
-    /// Where its blocks are.
+    /// Indices of the sequence's blocks.
     pub(crate) fn table(&self) -> Vec<u32> {
         self.table.iter().map(|b| b.index).collect()
     }
@@ -107,7 +107,7 @@ impl Pool {
         bytes.filter(fits).ok_or_else(too_large)?;
         let last = u32::try_from(blocks).map_err(|_| too_large())?;
         // Less than all bytes, so it doesn't wrap.
-        let shape = Shape::of(config, block_tokens);
+        let shape = Shape::from_config(config, block_tokens);
         let (dtype, plane) = match ty {
             KvType::F16 => (DType::F16, shape.plane::<half::f16>()),
             KvType::Int8 => (DType::U8, shape.plane::<u8>()),
@@ -125,7 +125,7 @@ impl Pool {
         Sequence { table: Vec::new(), len: 0, block_tokens: self.block_tokens }
     }
 
-    /// How keys and values are stored.
+    /// Type of stored keys and values.
     pub fn kv_type(&self) -> KvType {
         self.ty
     }
@@ -194,7 +194,7 @@ impl Pool {
         Ok(())
     }
 
-    /// So many free blocks.
+    /// Takes `n` free blocks.
     fn take(&self, n: usize) -> Result<Vec<Arc<Block>>> {
         let indices = self.free.with(|free| {
             let left = free.len().checked_sub(n).ok_or_else(|| n - free.len())?;

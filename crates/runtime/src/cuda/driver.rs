@@ -11,7 +11,7 @@ unsafe extern "C" {
     fn cuGetErrorString(code: c_int, text: *mut *const c_char) -> c_int;
 }
 
-/// Whether there is a GPU of that number; if not, why.
+/// Returns whether there is a GPU of that number; if not, why.
 pub(super) fn probe(ordinal: usize) -> Result<(), String> {
     // SAFETY: these functions may be called before any other, from any thread; the count lives through the call.
     let (started, count) = unsafe {

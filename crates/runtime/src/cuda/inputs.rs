@@ -45,7 +45,7 @@ enum Stage {
 pub(super) struct Inputs<'a> {
     pub device: &'a CudaDevice,
     pub group: &'a Group,
-    /// How many tokens of each sequence there are.
+    /// Number of tokens of each sequence there are.
     pub sequences: &'a [usize],
     /// f32 `[tokens, cols]`.
     pub x: Arg,

@@ -1,4 +1,4 @@
-//! Which keys and values a step of attention reads and writes on a GPU.
+//! Keys and values that a step of attention reads and writes on a GPU.
 
 use super::launch::{Launch, Module};
 use crate::ops::attention::{Batch, Shape};
@@ -16,10 +16,10 @@ const WIDEST: usize = 256;
 /// Keys of a split, where there are too few blocks for all multiprocessors.
 const SPLIT: usize = 256;
 
-/// What a step's spans come to.
+/// Lists that attention of one step reads on a GPU.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Plan {
-    /// Where each token's key and value go: block times tokens of a block, plus place.
+    /// Slot of each token's key and value: block times tokens of a block, plus place.
     pub slots: Vec<i32>,
     /// Five numbers for each block of query rows: the span's first row of the batch, the tokens
     /// before it, the first query row, how many, and where its blocks start in `table`.
@@ -34,7 +34,7 @@ pub struct Plan {
     pub splits: usize,
 }
 
-/// Whether there are kernels for heads of this width.
+/// Returns whether there are kernels for heads of this width.
 pub fn fits(head_dim: usize) -> bool {
     head_dim.is_multiple_of(4) && head_dim <= WIDEST
 }

@@ -43,9 +43,9 @@ impl Module {
 /// A kernel and how many threads run it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Launch {
-    /// Its file.
+    /// File of the launch.
     pub module: Module,
-    /// Its function.
+    /// Function of the launch.
     pub kernel: String,
     /// Blocks.
     pub grid: (u32, u32, u32),
@@ -71,7 +71,7 @@ impl Launch {
         Launch::new(module, kernel, [tokens, columns.div_ceil(WIDE), 1], 256)
     }
 
-    /// With dynamic shared memory.
+    /// Adds dynamic shared memory.
     pub fn shared(mut self, bytes: usize) -> Self {
         self.shared = u32::try_from(bytes).unwrap_or(u32::MAX);
         self

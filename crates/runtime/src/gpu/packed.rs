@@ -12,7 +12,7 @@ use store::Bytes;
 /// Rows start at multiples of this, so that kernels load 16 bytes at a time.
 const ALIGN: usize = 16;
 
-/// How the codes of a row lie in bytes.
+/// Layout of the codes of a row in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Format {
     /// Signed bytes.
@@ -27,7 +27,7 @@ pub enum Format {
     Float(FloatType),
 }
 
-/// As kernels are named.
+/// Formats the name that kernels have for the format.
 impl fmt::Display for Format {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -43,7 +43,7 @@ impl fmt::Display for Format {
 /// Rows `[rows, cols]` in natural order, in memory of some kind. What is absent is empty.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Packed<B = Vec<u8>> {
-    /// How codes lie.
+    /// Layout of the codes.
     pub format: Format,
     /// Output features.
     pub rows: usize,
@@ -53,7 +53,7 @@ pub struct Packed<B = Vec<u8>> {
     pub row_bytes: usize,
     /// Columns that share a scale; 0 for one a row.
     pub group: usize,
-    /// Whether scales are f16, not f32.
+    /// True if scales are f16, not f32.
     pub half_scales: bool,
     /// `[rows, row_bytes]`.
     pub codes: B,
@@ -71,7 +71,7 @@ impl Packed {
         self.codes.len() + self.scales.len() + self.zeros.len() + self.levels.len()
     }
 
-    /// The same in other memory, where `place` puts each of its lists.
+    /// Moves the lists to other memory; `place` uploads each of them.
     pub fn placed<C, E>(&self, place: impl Fn(&[u8]) -> Result<C, E>) -> Result<Packed<C>, E> {
         let Packed { format, rows, cols, row_bytes, group, half_scales, .. } = *self;
         let (codes, scales) = (place(&self.codes)?, place(&self.scales)?);
@@ -79,7 +79,7 @@ impl Packed {
         Ok(Packed { format, rows, cols, row_bytes, group, half_scales, codes, scales, zeros, levels })
     }
 
-    /// Whether rows of both can be rows of one matrix.
+    /// Returns whether rows of both can be rows of one matrix.
     fn joins(&self, other: &Packed) -> bool {
         let form = |p: &Packed| (p.format, p.cols, p.row_bytes, p.group, p.half_scales, p.zeros.is_empty());
         form(self) == form(other) && self.levels == other.levels
@@ -100,7 +100,7 @@ pub struct Part {
     pub weights: Packed,
     /// The columns of the input that it takes, ascending; none for all.
     pub columns: Option<Vec<u32>>,
-    /// Whether its input is never quantized, whatever the layer asks for.
+    /// True if its input is never quantized, whatever the layer asks for.
     pub exact: bool,
 }
 
@@ -109,7 +109,7 @@ impl Part {
         vec![Part { weights, columns: None, exact: false }]
     }
 
-    /// Whether the rows of `other` can be appended.
+    /// Returns whether the rows of `other` can be appended.
     pub fn fits(&self, other: &Part) -> bool {
         self.weights.joins(&other.weights) && self.columns == other.columns && self.exact == other.exact
     }
@@ -163,7 +163,7 @@ fn rows_of(rows: usize, used: usize, order: RowOrder, write: impl Fn(usize, &mut
     out
 }
 
-/// As stored; none where no kernel reads the form.
+/// Parts as they are stored; none where no kernel reads the form.
 fn stored(matrix: &Matrix<Bytes>) -> Option<Vec<Part>> {
     let (rows, cols, order) = (matrix.rows(), matrix.cols(), matrix.order());
     Some(match matrix.storage() {

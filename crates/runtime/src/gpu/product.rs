@@ -33,15 +33,15 @@ pub struct Group {
 /// One product.
 #[derive(Debug)]
 pub struct Product {
-    /// Its first output.
+    /// Index of the layer's first output.
     pub at: usize,
-    /// Its outputs.
+    /// Outputs of the product.
     pub rows: usize,
-    /// What is added up, with the list of columns that each takes (all where there is none).
+    /// Parts that are added up, with the list of columns that each takes (all where there is none).
     pub parts: Vec<(Part, Option<usize>)>,
     /// Added to its outputs; empty for none.
     pub bias: Vec<f32>,
-    /// What happens to its input.
+    /// Treatment of the layer's input.
     pub activation: Activation,
 }
 
@@ -59,7 +59,7 @@ pub fn group<'a>(layers: impl IntoIterator<Item = &'a Linear>, compute: ComputeT
         };
         if let Some(parts) = parts {
             let parts = parts.into_iter().map(|part| {
-                let columns = part.columns.as_ref().map(|c| place(&mut all.columns, c));
+                let columns = part.columns.as_ref().map(|c| index_of(&mut all.columns, c));
                 (part, columns)
             });
             let parts = parts.collect();
@@ -71,7 +71,7 @@ pub fn group<'a>(layers: impl IntoIterator<Item = &'a Linear>, compute: ComputeT
 }
 
 /// Where a list is, put there where it was absent.
-fn place(all: &mut Vec<Vec<u32>>, list: &[u32]) -> usize {
+fn index_of(all: &mut Vec<Vec<u32>>, list: &[u32]) -> usize {
     all.iter().position(|l| l == list).unwrap_or_else(|| {
         all.push(list.to_vec());
         all.len() - 1
@@ -98,7 +98,7 @@ impl Product {
     }
 }
 
-/// What a part's input is made into.
+/// Form that a part's input is made into.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Input {
     /// Taken as it is.
@@ -109,7 +109,7 @@ pub enum Input {
     Rounded,
 }
 
-/// What becomes of a part's input.
+/// Chooses the form of a part's input.
 pub fn input(weights: &Packed, exact: bool, activation: Activation) -> Input {
     let codes = weights.format == Format::I8 && weights.group == 0 && weights.zeros.is_empty();
     match activation {

@@ -28,7 +28,7 @@ pub struct Codes<'a> {
 #[derive(Debug, Clone, Copy)]
 enum Form<'a> {
     Int(&'a IntStorage<Bytes>),
-    /// With zero points, the columns of a group side by side.
+    /// Codes with zero points, the columns of a group side by side.
     Affine(&'a AffineStorage<Bytes>),
     /// Q8_0 or Q4_0.
     Ggml(GgmlType, &'a [u8]),
@@ -37,7 +37,7 @@ enum Form<'a> {
 impl<'a> Codes<'a> {
     /// The codes of a matrix; none where it has no codes, or groups that blocks of
     /// activations don't divide and that don't divide them.
-    pub fn of(matrix: &'a Matrix<Bytes>) -> Option<Self> {
+    pub fn from_matrix(matrix: &'a Matrix<Bytes>) -> Option<Self> {
         let (order, cols) = (matrix.order(), matrix.cols());
         let form = match matrix.storage() {
             Storage::Int(int) if fits(int.grouping) => Form::Int(int),
@@ -83,7 +83,7 @@ impl<'a> Codes<'a> {
         self.segments
     }
 
-    /// Where natural row `row` starts in [`Codes::data`].
+    /// Offset of natural row `row` in [`Codes::data`].
     #[inline(always)]
     pub fn start(&self, row: usize) -> usize {
         self.order.stored(row) * self.row_bytes
@@ -110,7 +110,7 @@ impl<'a> Codes<'a> {
         }
     }
 
-    /// Where factors are stored as halves: of one segment after the other, so many bytes apart.
+    /// Bytes of factors that are stored as halves, one segment after the other, and their distance in bytes.
     #[inline(always)]
     fn halves(&self) -> Option<(&'a [u8], usize, ScaleUse)> {
         match self.form {
@@ -123,7 +123,7 @@ impl<'a> Codes<'a> {
         }
     }
 
-    /// How codes lie in the bytes of a row, where vectors of them can be taken from there.
+    /// Layout of codes in the bytes of a row, where vectors of them can be loaded directly.
     pub fn stored(&self) -> Option<Stored> {
         match self.form {
             Form::Int(int) => Some(match int.packing {
@@ -137,7 +137,7 @@ impl<'a> Codes<'a> {
         }
     }
 
-    /// How vectors of bytes of a row meet activations, where they can be taken from there.
+    /// Column order and unsigned offset for multiplying bytes, where vectors of them can be loaded directly.
     pub fn meeting(&self) -> Option<Meeting> {
         let (order, offset) = match self.stored()? {
             Stored::Bytes(_) if self.segment < BLOCK => return None,
@@ -149,7 +149,7 @@ impl<'a> Codes<'a> {
         Some(Meeting { order, offset })
     }
 
-    /// Which of all scales a column of a stored row has.
+    /// Index of the scale of a column of a stored row.
     #[inline(always)]
     fn group(&self, grouping: Grouping, stored: usize, column: usize) -> usize {
         match grouping {

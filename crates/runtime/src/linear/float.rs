@@ -32,13 +32,13 @@ fn block_len(cols: usize) -> usize {
 
 /// One term of a task.
 pub struct Float<'a> {
-    /// What to compute.
+    /// Rows and tokens to compute.
     pub task: &'a Task<'a>,
     /// The weights.
     pub weights: Weights<'a>,
     /// The activations.
     pub x: &'a Packed,
-    /// What the sums are added to.
+    /// Values that the sums are added to.
     pub prior: Prior,
 }
 
@@ -80,7 +80,7 @@ struct Slab<'a> {
     len: usize,
     padded: usize,
     prior: Prior,
-    /// Whether all tokens and columns pass each strip before the next one is decoded.
+    /// True if all tokens and columns pass each strip before the next one is decoded.
     in_strips: bool,
 }
 
@@ -150,7 +150,7 @@ impl Slab<'_> {
         let mut edges = [Edge::default(); STRIP / TILE];
         let tiles = strip.len() / (TILE * self.padded);
         for (i, edge) in edges[..tiles].iter_mut().enumerate() {
-            *edge = Edge::of(self, row + i * TILE);
+            *edge = Edge::at_row(self, row + i * TILE);
         }
         while token < end {
             let count = S::TOKENS.min(end - token);
@@ -201,7 +201,7 @@ struct Edge {
 }
 
 impl Edge {
-    fn of(slab: &Slab<'_>, row: usize) -> Self {
+    fn at_row(slab: &Slab<'_>, row: usize) -> Self {
         let task = &slab.term.task;
         let rows = TILE.min(task.end.saturating_sub(row));
         let mut bias = [0f32; TILE];

@@ -22,13 +22,13 @@ pub(super) const WIDEST: usize = 16;
 
 /// One term of a task.
 pub struct Integer<'a> {
-    /// What to compute.
+    /// Rows and tokens to compute.
     pub task: &'a Task<'a>,
     /// The weights.
     pub codes: Codes<'a>,
     /// The activations.
     pub x: &'a Quantized,
-    /// What the sums are added to.
+    /// Values that the sums are added to.
     pub prior: Prior,
 }
 

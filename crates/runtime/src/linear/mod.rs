@@ -28,7 +28,7 @@ use weights::parts;
 /// A linear layer. Cloning shares the weights.
 #[derive(Debug, Clone)]
 pub struct PackedLinear {
-    /// Its module, such as `model.layers.0.mlp.down_proj`.
+    /// Module of the packed linear, such as `model.layers.0.mlp.down_proj`.
     pub name: String,
     linear: Arc<Linear>,
     rounding: Option<Rounding>,
@@ -38,7 +38,7 @@ pub struct PackedLinear {
 }
 
 impl PackedLinear {
-    /// Of a stored layer, with an engine's rounding of its input.
+    /// Prepares a stored layer, with an engine's rounding of its input.
     pub fn new(name: impl Into<String>, linear: Arc<Linear>, math: Math) -> Self {
         let rounding = math.rounding(&linear);
         PackedLinear {
@@ -71,7 +71,7 @@ impl PackedLinear {
     }
 }
 
-/// What layers take on a device.
+/// Memory that layers take on a device.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Placed {
     /// Bytes of weights and biases.
@@ -85,10 +85,10 @@ pub struct Placed {
 /// # Errors
 /// When the device's memory is full.
 #[cfg_attr(not(feature = "cuda"), allow(unused_variables))]
-pub fn place(layers: &mut [PackedLinear], device: &Device, compute: ComputeType) -> Result<Placed> {
+pub fn upload(layers: &mut [PackedLinear], device: &Device, compute: ComputeType) -> Result<Placed> {
     #[cfg(feature = "cuda")]
     if !device.is_cpu() {
-        return crate::cuda::place(layers, device, compute);
+        return crate::cuda::upload(layers, device, compute);
     }
     Ok(Placed { bytes: layers.iter().map(PackedLinear::bytes).sum(), decoded: 0 })
 }
@@ -103,9 +103,9 @@ pub fn place(layers: &mut [PackedLinear], device: &Device, compute: ComputeType)
 pub struct Project<'a> {
     /// The layers.
     pub layers: &'a [PackedLinear],
-    /// How many tokens of each sequence there are, one sequence after the other.
+    /// Number of tokens of each sequence there are, one sequence after the other.
     pub sequences: &'a [usize],
-    /// Whether to add to what `out` holds.
+    /// True if to add to what `out` holds.
     pub accumulate: bool,
 }
 
@@ -115,7 +115,7 @@ impl Project<'_> {
         self.run_on(Isa::active(), x, out);
     }
 
-    /// How many tokens there are, where everything fits.
+    /// Checks shapes, and returns the number of tokens.
     fn check(&self, out: &Layout, x: &Layout) -> Result<usize> {
         let rows: usize = self.layers.iter().map(PackedLinear::rows).sum();
         let cols = ops::last_dim(x)?;
@@ -142,7 +142,7 @@ impl Project<'_> {
             .map(|layer| {
                 let parts = parts(&layer.linear.matrix, layer.rounding.is_some()).into_iter().map(|(part, columns)| {
                     let recipe = Recipe { columns, activation: layer.linear.activation, rounding: layer.rounding };
-                    (part, prepared.place(part, recipe))
+                    (part, prepared.insert(part, recipe))
                 });
                 (layer, parts.collect::<Vec<_>>())
             })

@@ -20,7 +20,7 @@ pub const PAD: usize = 16;
 #[derive(Debug)]
 pub struct Packed {
     buffer: Vec<f32>,
-    /// Where the values start.
+    /// Offset of the values.
     start: usize,
     tile: Tile,
     tokens: usize,
@@ -59,7 +59,7 @@ impl Packed {
     }
 }
 
-/// How rows are quantized, over which of their columns.
+/// Quantization of rows, over some of their columns.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Recipe<'a> {
     /// The columns.
@@ -80,7 +80,7 @@ pub struct Prepared<'a> {
     tile: Tile,
     /// In f32.
     floats: Vec<(Recipe<'a>, Packed)>,
-    /// As integer codes.
+    /// Rows as integer codes.
     codes: Vec<((Recipe<'a>, Option<Meeting>), Quantized)>,
 }
 
@@ -92,7 +92,7 @@ impl<'a> Prepared<'a> {
     }
 
     /// Prepares the columns for `part`, unless that is done; gives their place.
-    pub fn place(&mut self, part: Part<'_>, recipe: Recipe<'a>) -> usize {
+    pub fn insert(&mut self, part: Part<'_>, recipe: Recipe<'a>) -> usize {
         let Prepared { rows, cols, sequences, tile, .. } = *self;
         let activation = if recipe.rounding.is_some() { Activation::Float } else { recipe.activation };
         let values = || match recipe.rounding {
@@ -237,8 +237,8 @@ mod tests {
         let of = |columns, activation| {
             let mut all = Prepared::new(&rows, 5, &[1; 4], TILE);
             let part = Part::Float(Weights::Halves(&[], 0, RowOrder::Natural));
-            let at = all.place(part, Recipe { columns, activation, rounding: None });
-            assert_eq!(at, all.place(part, Recipe { columns, activation, rounding: None }));
+            let at = all.insert(part, Recipe { columns, activation, rounding: None });
+            assert_eq!(at, all.insert(part, Recipe { columns, activation, rounding: None }));
             unpacked(&all.floats[at].1)
         };
         assert_eq!(

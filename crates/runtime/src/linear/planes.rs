@@ -9,7 +9,7 @@ use multiversion::multiversion;
 /// Columns of a chunk: two vectors of 64 bytes.
 pub const CHUNK: usize = 128;
 
-/// Which columns of a chunk the first vector of weights has; the second has the others.
+/// Columns of a chunk that the first vector of weights holds; the second vector holds the others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Order {
     /// The first half.
@@ -20,12 +20,12 @@ pub enum Order {
     Blocks,
 }
 
-/// How weights meet activations.
+/// Column order and unsigned offset that the u8 x i8 dot product expects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Meeting {
     /// The order of columns.
     pub order: Order,
-    /// How much larger the weights' bytes are than their codes.
+    /// Difference between the weights' bytes and their codes.
     pub offset: i32,
 }
 

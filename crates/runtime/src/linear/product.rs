@@ -35,7 +35,7 @@ pub enum Term<'a> {
 /// The output columns of one matrix: the sum of its terms, and the bias.
 #[derive(Debug, Clone)]
 pub struct Job<'a> {
-    /// What is summed.
+    /// Terms of the sum.
     pub terms: Vec<Term<'a>>,
     /// Added to each token.
     pub bias: Option<&'a [f32]>,
@@ -123,7 +123,7 @@ impl<'a> SharedOut<'a> {
 
 /// Some rows of one job, for all tokens. It is the only one with these rows, and stays on one thread.
 pub struct Task<'a> {
-    /// What it is a part of.
+    /// Product that the task belongs to.
     pub job: &'a Job<'a>,
     /// The job's first output column.
     first_column: usize,
@@ -167,14 +167,14 @@ impl<'a> Task<'a> {
 
 struct Run<'a>(Task<'a>, &'a mut Scratch);
 
-/// What a sum is added to.
+/// Values that sums are added to.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Prior {
     /// The bias, instead of what stands there.
     Bias,
     /// The bias and what stands there.
     BiasAndOutput,
-    /// What stands there.
+    /// The output's present values.
     Output,
 }
 

@@ -11,8 +11,8 @@ use schemes::Activation;
 /// Fewer tokens than this are not interleaved; groups have a multiple of it.
 const FEW: usize = 4;
 
-/// The same where bytes are multiplied: from here on a panel's transposition costs less than a
-/// token more.
+/// Most tokens without a panel where bytes are multiplied: from here on a panel's transposition costs less than a token
+/// more.
 const FEW_IN_BYTES: usize = 7;
 
 /// Columns are padded with zeros to a multiple of this: the pairs of the widest vector.
@@ -29,7 +29,7 @@ const MAX_CODE: f32 = 32639.0;
 const RANGES: [Range; 3] =
     [Range { small: 128.0, share: 2 }, Range { small: 512.0, share: 4 }, Range { small: 2048.0, share: 8 }];
 
-/// How many values may be how small.
+/// A bound on the number of small values in a block.
 struct Range {
     small: f32,
     share: u32,
@@ -51,7 +51,7 @@ struct Range {
 #[derive(Debug)]
 pub struct Quantized {
     codes: Vec<i16>,
-    /// Of each group of rows, of each block, of each row.
+    /// Scales: of each group of rows, of each block, of each row.
     scales: Vec<f32>,
     /// Tokens; their remainders are the rows after them.
     tokens: usize,
@@ -136,7 +136,7 @@ impl Quantized {
         Some(&self.planes[row * chunks..][..chunks]).filter(|planes| !planes.is_empty())
     }
 
-    /// Whether groups of rows are interleaved.
+    /// Returns whether groups of rows are interleaved.
     pub fn interleaved(&self) -> bool {
         self.most > 1
     }
@@ -155,8 +155,8 @@ impl Quantized {
     }
 }
 
-/// What 16-bit codes leave of the rows whose values range widely, with the number of each: zeros in blocks that have
-/// no remainder.
+/// Remainders of the rows whose values range widely after rounding to 16-bit codes, with the index of each row: zeros
+/// in blocks that have no remainder.
 fn remainders(rows: &[f32], cols: usize) -> Vec<(usize, Vec<f32>)> {
     let rows = rows.par_chunks_exact(cols).with_min_len(8).enumerate();
     rows.filter_map(|(token, row)| {
@@ -172,8 +172,8 @@ fn remainders(rows: &[f32], cols: usize) -> Vec<(usize, Vec<f32>)> {
     .collect()
 }
 
-/// Whether many values are small beside the largest. Values that aren't finite make the block's outputs so; it has no
-/// remainder.
+/// Returns whether many values are small beside the largest. Values that aren't finite make the block's outputs so; it
+/// has no remainder.
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512bw+avx512vl", "x86_64+avx2+fma"))]
 fn ranges_widely(x: &[f32]) -> bool {
     let top = absmax(x);
@@ -192,7 +192,7 @@ fn ranges_widely(x: &[f32]) -> bool {
     top > 0.0 && top.is_finite() && RANGES.iter().zip(counts).any(many)
 }
 
-/// What [`quantize_16`] leaves of each value.
+/// Remainder of each value after [`quantize_16`].
 fn remainder(x: &[f32], out: &mut [f32]) {
     let mut codes = [0i16; BLOCK];
     let scale = f64::from(quantize_16(x, &mut codes[..x.len()]));

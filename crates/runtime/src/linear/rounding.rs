@@ -12,7 +12,7 @@ use store::Linear;
 /// otherwise (Dettmers et al. 2022, LLM.int8()).
 const OUTLIER: f32 = 6.0;
 
-/// Whose arithmetic is reproduced.
+/// Engine whose arithmetic is reproduced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Math {
@@ -45,7 +45,7 @@ pub enum Rounding {
 }
 
 impl Math {
-    /// How it rounds the input of a layer; none where it does as the layer's scheme says.
+    /// Rounding of a layer's input; none where the engine does as the layer's scheme says.
     pub fn rounding(self, layer: &Linear) -> Option<Rounding> {
         let storage = match (self, layer.matrix.storage()) {
             // llama.cpp scales the product, not the weights.
@@ -65,7 +65,7 @@ impl Math {
     }
 }
 
-/// What ggml rounds activations to that meet weights of a type.
+/// Type to which ggml rounds activations that meet weights of a type.
 fn ggml(ty: GgmlType) -> Rounding {
     if ty.block_len() == 256 { Rounding::Blocks256 } else { Rounding::Blocks32 }
 }

@@ -1,4 +1,4 @@
-//! Where the rows of a product come from: packed weights, decoded a tile at a time.
+//! Rows of a product: packed weights, decoded a tile at a time.
 
 use super::codes::Codes;
 use crate::simd::Simd;
@@ -28,7 +28,7 @@ pub enum Part<'a> {
 /// blocks beside a large one would lose more to 16-bit codes than to the engine's 8 bits.
 pub fn parts(matrix: &Matrix<Bytes>, rounded: bool) -> Vec<(Part<'_>, Columns<'_>)> {
     let order = matrix.order();
-    if let Some(codes) = Codes::of(matrix).filter(|_| !rounded) {
+    if let Some(codes) = Codes::from_matrix(matrix).filter(|_| !rounded) {
         return vec![(Part::Integer(codes), Columns::All)];
     }
     let halves = |data, cols| Part::Float(Weights::Halves(data, cols, order));
@@ -48,7 +48,7 @@ pub fn parts(matrix: &Matrix<Bytes>, rounded: bool) -> Vec<(Part<'_>, Columns<'_
     }
 }
 
-/// Which columns of the input a product takes; the lists ascend.
+/// Columns of the input that a product takes; the lists ascend.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Columns<'a> {
     /// All.
@@ -78,7 +78,7 @@ impl Weights<'_> {
         }
     }
 
-    /// How rows are ordered.
+    /// Order of the rows.
     pub fn order(&self) -> RowOrder {
         match self {
             Weights::Halves(_, _, order) => *order,

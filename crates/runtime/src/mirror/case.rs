@@ -57,14 +57,14 @@ pub(super) fn bytes<T: Bits>(values: &[T]) -> Vec<u8> {
     out
 }
 
-/// What the bytes of an output are.
+/// Meaning of an output's bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// Of f32.
+    /// Values of f32.
     F32,
-    /// Of f16.
+    /// Values of f16.
     F16,
-    /// Of bf16.
+    /// Values of bf16.
     BF16,
     /// Codes, or a mixture.
     Bytes,
@@ -73,15 +73,15 @@ pub enum Kind {
 /// A buffer that a kernel writes.
 #[derive(Debug, Clone)]
 pub struct Output {
-    /// Which argument.
+    /// Index of the argument.
     pub arg: usize,
-    /// What it holds.
+    /// Meaning of the bytes.
     pub kind: Kind,
-    /// What it is after the launch, by the mirror.
+    /// Bytes after the launch, by the mirror.
     pub mirror: Vec<u8>,
-    /// What it is by definition, in f64; empty where bits are all there is to say.
+    /// Values by definition, in f64; empty where bits say everything.
     pub reference: Vec<f64>,
-    /// How far the kernel may be from the definition, as a share of its largest magnitude.
+    /// Tolerance of the kernel against the definition, as a share of the largest magnitude.
     pub tolerance: f64,
 }
 
@@ -139,13 +139,13 @@ impl Output {
 /// A launch, and what is expected of it.
 #[derive(Debug, Clone)]
 pub struct Case {
-    /// What is computed, over which shape.
+    /// Name of the kernel and its shape.
     pub name: String,
     /// The kernel and its grid.
     pub(crate) launch: Launch,
-    /// What it is given.
+    /// Arguments of the launch.
     pub args: Vec<Arg>,
-    /// What it writes.
+    /// Outputs of the launch.
     pub outputs: Vec<Output>,
 }
 

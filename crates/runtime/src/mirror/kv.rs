@@ -55,7 +55,7 @@ impl Store {
     }
 
     /// Where the key (0) or value (1) of a slot and head starts, and where its scale.
-    fn place(&self, slot: usize, head: usize, which: usize) -> (usize, usize) {
+    fn offsets(&self, slot: usize, head: usize, which: usize) -> (usize, usize) {
         let Shape { kv_heads, head_dim: d, block, .. } = self.shape;
         let (size, scale) = self.kind.sizes();
         let plane = (slot / block * kv_heads + head) * 2 * (d + scale) * block * size;
@@ -65,7 +65,7 @@ impl Store {
 
     /// Writes a key or a value.
     fn write(&mut self, slot: usize, head: usize, which: usize, x: &[f32]) {
-        let (at, scale_at) = self.place(slot, head, which);
+        let (at, scale_at) = self.offsets(slot, head, which);
         let mut codes = Vec::new();
         match self.kind {
             Stored::F32 => x.iter().for_each(|v| codes.extend(v.to_le_bytes())),
@@ -81,7 +81,7 @@ impl Store {
 
     /// A key or a value.
     pub(super) fn read(&self, slot: usize, head: usize, which: usize) -> Vec<f32> {
-        let (at, scale_at) = self.place(slot, head, which);
+        let (at, scale_at) = self.offsets(slot, head, which);
         let (size, d) = (self.kind.sizes().0, self.shape.head_dim);
         let codes = &self.bytes[at..at + d * size];
         match self.kind {

@@ -21,7 +21,7 @@ pub(super) struct Target<'a> {
     pub bias: &'a [f32],
     /// Between tokens of the output.
     pub stride: usize,
-    /// Whether what stands there is added.
+    /// True if what stands there is added.
     pub accumulate: bool,
 }
 

@@ -27,7 +27,7 @@ pub struct Checked {
 }
 
 impl Checked {
-    /// Whether nothing is wrong. An error that is not a number is wrong.
+    /// Returns whether nothing is wrong. An error that is not a number is wrong.
     pub fn passed(&self) -> bool {
         self.failure.is_none() && self.differing.unwrap_or(0) == 0 && self.error.is_none_or(|e| e <= 1.0)
     }

@@ -9,7 +9,7 @@ use schemes::{Activation, Matrix, RowOrder, Storage};
 use std::sync::Arc;
 use store::{Bytes, Linear};
 
-/// What the layer should give for one token, in f64; `columns` in f32 beside int8 codes.
+/// Output of the layer for one token by its definition, in f64; `columns` in f32 beside int8 codes.
 pub fn reference(
     matrix: &Matrix<Bytes>,
     x: &[f32],
@@ -44,7 +44,7 @@ fn seen(matrix: &Matrix<Bytes>, x: &[f32], activation: Activation, scale_of: &[f
     x.iter().enumerate().map(seen).collect()
 }
 
-/// How far a product may be from its definition, as a share of the sum of its magnitudes.
+/// Tolerance of a product against its definition, as a share of the sum of its magnitudes.
 fn tolerance(compute: ComputeType, device: &Device, tokens: usize) -> f64 {
     if device.is_cpu() {
         // 16-bit codes of activations: half a step of a block's largest, where all may be small.
@@ -86,7 +86,7 @@ pub fn products(device: &Device, compute: ComputeType, seed: u64) -> Vec<Checked
     all
 }
 
-/// What a form is called.
+/// Name of a form.
 fn form(storage: &Storage<Bytes>) -> String {
     match storage {
         Storage::Float(ty, _) => ty.to_string(),
@@ -115,7 +115,7 @@ fn one(
         PackedLinear::new("test", Arc::new(linear), Math::Exact)
     };
     let mut layers = [layer(Some(&bias)), layer(None)];
-    linear::place(&mut layers, device, compute)?;
+    linear::upload(&mut layers, device, compute)?;
     let before = values(tokens * 2 * rows, seed + 2);
     let out = Tensor::from_slice(&before, (tokens, 2 * rows), device)?;
     let input = Tensor::from_slice(&x, (tokens, cols), device)?;

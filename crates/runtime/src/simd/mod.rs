@@ -167,14 +167,14 @@ impl Half for [u8; 2] {
 
 /// Something to compute with vectors.
 pub trait Kernel {
-    /// What comes out.
+    /// Type of the result.
     type Output;
     /// Computes. Implementations are `#[inline(always)]`, so that they are compiled anew for
     /// each instruction set.
     fn run<S: Simd>(self, s: S) -> Self::Output;
 }
 
-/// How many tokens a matrix kernel takes at a time, and how many columns of each.
+/// Number of tokens that a matrix kernel takes at a time, and of columns of each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tile {
     /// [`Simd::LANES`].
@@ -183,7 +183,7 @@ pub struct Tile {
     pub tokens: usize,
     /// [`Simd::PAIR_TOKENS`].
     pub pair_tokens: usize,
-    /// Whether there is [`Simd::bytes`].
+    /// True if there is [`Simd::bytes`].
     pub bytes: bool,
 }
 

@@ -51,18 +51,18 @@ impl Loader<'_> {
     fn together(&mut self, modules: &[(&str, usize)], cols: usize) -> Result<Vec<PackedLinear>> {
         let mut layers =
             modules.iter().map(|(module, rows)| self.linear(module, *rows, cols)).collect::<Result<Vec<_>>>()?;
-        self.place(&mut layers)?;
+        self.upload(&mut layers)?;
         Ok(layers)
     }
 
     fn alone(&mut self, module: &str, rows: usize, cols: usize) -> Result<PackedLinear> {
         let mut layer = self.linear(module, rows, cols)?;
-        self.place(std::slice::from_mut(&mut layer))?;
+        self.upload(std::slice::from_mut(&mut layer))?;
         Ok(layer)
     }
 
-    fn place(&mut self, layers: &mut [PackedLinear]) -> Result<()> {
-        let placed = linear::place(layers, self.device, self.options.compute)?;
+    fn upload(&mut self, layers: &mut [PackedLinear]) -> Result<()> {
+        let placed = linear::upload(layers, self.device, self.options.compute)?;
         self.placed.bytes += placed.bytes;
         self.placed.decoded += placed.decoded;
         Ok(())
@@ -141,7 +141,7 @@ impl Transformer {
         let norm = loader.norm("model.norm", hidden)?;
         let head = if config.tie_word_embeddings {
             let mut head = PackedLinear::new("lm_head", Arc::clone(embedding.linear()), options.math);
-            loader.place(std::slice::from_mut(&mut head))?;
+            loader.upload(std::slice::from_mut(&mut head))?;
             head
         } else {
             // On a GPU it is not among what is held there.

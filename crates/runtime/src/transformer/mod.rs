@@ -34,12 +34,12 @@ pub struct Transformer {
     placed: Placed,
 }
 
-/// What one step adds to a sequence.
+/// Tokens that one step adds to a sequence.
 #[derive(Debug)]
 pub struct Feed<'a> {
     /// The sequence.
     pub sequence: &'a mut Sequence,
-    /// Its next tokens.
+    /// Tokens that are fed next.
     pub tokens: &'a [u32],
 }
 
@@ -49,7 +49,7 @@ impl Transformer {
         &self.config
     }
 
-    /// Where it runs.
+    /// Device of the model.
     pub fn device(&self) -> &Device {
         &self.device
     }
@@ -173,8 +173,8 @@ impl Transformer {
         Ok(out)
     }
 
-    /// Whether what a token gets is the same, bit for bit, whatever runs beside it: on a GPU the order of sums, and the
-    /// type of products, depends on the number of tokens.
+    /// Returns whether what a token gets is the same, bit for bit, whatever runs beside it: on a GPU the order of sums,
+    /// and the type of products, depends on the number of tokens.
     pub fn is_batch_invariant(&self) -> bool {
         self.device.is_cpu()
     }

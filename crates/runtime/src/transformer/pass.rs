@@ -21,7 +21,7 @@ struct Workspace {
     keys: Option<Tensor>,
 }
 
-/// What one pass computes, beside its tensors.
+/// State of one pass, beside its tensors.
 struct Pass<'a> {
     pool: Option<&'a Pool>,
     turns: rope::Turns,
@@ -84,7 +84,7 @@ impl Transformer {
         x.par_chunks_mut(h).zip(ids).with_min_len(16).for_each(|(row, &id)| matrix.decode_row(id as usize, row));
         let sequences: Vec<usize> = spans.iter().map(|s| s.rows.len()).collect();
         let longest = sequences.iter().copied().max().unwrap_or(1);
-        let shape = attention::Shape::of(c, pool.map_or(longest, Pool::block_tokens));
+        let shape = attention::Shape::from_config(c, pool.map_or(longest, Pool::block_tokens));
         let room = |cols: usize| Tensor::zeros((all, cols), DType::F32, &self.device);
         let keys = match pool {
             Some(_) => None,

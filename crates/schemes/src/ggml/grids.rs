@@ -59,7 +59,7 @@ fn signed<const N: usize>(out: &mut [f32], scale: f32, magnitudes: &[f32; N], si
     }
 }
 
-/// As [`each`], in groups of 8 weights with their number in the block.
+/// Like [`each`], in groups of 8 weights with their number in the block.
 #[inline(always)]
 fn eights<const BYTES: usize>(blocks: &[u8], out: &mut [f32], group: impl Fn(&[u8; BYTES], usize, &mut [f32; 8])) {
     each(blocks, out, |b: &[u8; BYTES], o: &mut [f32; 256]| {

@@ -13,55 +13,55 @@ struct Info {
     block_bytes: usize,
 }
 
-const fn of(name: &'static str, block_len: usize, block_bytes: usize) -> Option<Info> {
+const fn info(name: &'static str, block_len: usize, block_bytes: usize) -> Option<Info> {
     Some(Info { name, block_len, block_bytes })
 }
 
 /// By number in GGUF files. The gaps are types that were withdrawn.
 static TABLE: [Option<Info>; 43] = [
-    of("f32", 1, 4),
-    of("f16", 1, 2),
-    of("q4_0", 32, 18),
-    of("q4_1", 32, 20),
+    info("f32", 1, 4),
+    info("f16", 1, 2),
+    info("q4_0", 32, 18),
+    info("q4_1", 32, 20),
     None,
     None,
-    of("q5_0", 32, 22),
-    of("q5_1", 32, 24),
-    of("q8_0", 32, 34),
-    of("q8_1", 32, 36),
-    of("q2_k", 256, 84),
-    of("q3_k", 256, 110),
-    of("q4_k", 256, 144),
-    of("q5_k", 256, 176),
-    of("q6_k", 256, 210),
-    of("q8_k", 256, 292),
-    of("iq2_xxs", 256, 66),
-    of("iq2_xs", 256, 74),
-    of("iq3_xxs", 256, 98),
-    of("iq1_s", 256, 50),
-    of("iq4_nl", 32, 18),
-    of("iq3_s", 256, 110),
-    of("iq2_s", 256, 82),
-    of("iq4_xs", 256, 136),
-    of("i8", 1, 1),
-    of("i16", 1, 2),
-    of("i32", 1, 4),
-    of("i64", 1, 8),
-    of("f64", 1, 8),
-    of("iq1_m", 256, 56),
-    of("bf16", 1, 2),
-    None,
-    None,
-    None,
-    of("tq1_0", 256, 54),
-    of("tq2_0", 256, 66),
+    info("q5_0", 32, 22),
+    info("q5_1", 32, 24),
+    info("q8_0", 32, 34),
+    info("q8_1", 32, 36),
+    info("q2_k", 256, 84),
+    info("q3_k", 256, 110),
+    info("q4_k", 256, 144),
+    info("q5_k", 256, 176),
+    info("q6_k", 256, 210),
+    info("q8_k", 256, 292),
+    info("iq2_xxs", 256, 66),
+    info("iq2_xs", 256, 74),
+    info("iq3_xxs", 256, 98),
+    info("iq1_s", 256, 50),
+    info("iq4_nl", 32, 18),
+    info("iq3_s", 256, 110),
+    info("iq2_s", 256, 82),
+    info("iq4_xs", 256, 136),
+    info("i8", 1, 1),
+    info("i16", 1, 2),
+    info("i32", 1, 4),
+    info("i64", 1, 8),
+    info("f64", 1, 8),
+    info("iq1_m", 256, 56),
+    info("bf16", 1, 2),
     None,
     None,
     None,
-    of("mxfp4", 32, 17),
-    of("nvfp4", 64, 36),
-    of("q1_0", 128, 18),
-    of("q2_0", 64, 18),
+    info("tq1_0", 256, 54),
+    info("tq2_0", 256, 66),
+    None,
+    None,
+    None,
+    info("mxfp4", 32, 17),
+    info("nvfp4", 64, 36),
+    info("q1_0", 128, 18),
+    info("q2_0", 64, 18),
 ];
 
 macro_rules! constants {
@@ -113,12 +113,12 @@ impl GgmlType {
         self.info().2
     }
 
-    /// Whether [`super::decode`] knows the type.
+    /// Returns whether [`super::decode`] knows the type.
     pub fn is_decodable(self) -> bool {
         super::decoder(self).is_some()
     }
 
-    /// Whether [`super::encode_rows`] knows the type.
+    /// Returns whether [`super::encode_rows`] knows the type.
     pub fn is_encodable(self) -> bool {
         super::is_encodable(self)
     }

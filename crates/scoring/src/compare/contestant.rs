@@ -14,7 +14,7 @@ use store::TrainedOn;
 pub(super) struct Contestant<'a> {
     pub(super) subject: &'a Subject<'a>,
     pub(super) row: Row,
-    /// What a reader should know of it.
+    /// Remarks on the model for the notes below the table.
     remarks: Vec<String>,
 }
 
@@ -42,7 +42,7 @@ impl<'a> Contestant<'a> {
         Contestant { subject, row, remarks: subject.warnings.clone() }
     }
 
-    /// Whether it is scored token by token beside the reference.
+    /// Returns whether the model is scored token by token beside the reference.
     pub(super) fn is_paired(&self) -> bool {
         self.row.error.is_none() && self.row.not_comparable.is_none()
     }

@@ -1,4 +1,4 @@
-//! What tables and plots call each model.
+//! Labels of models in tables and plots.
 
 use crate::rows::Row;
 
@@ -54,7 +54,7 @@ fn unused(taken: &[String], label: String) -> String {
 mod tests {
     use super::*;
 
-    fn of(rows: &[(Option<&str>, &str)]) -> Vec<String> {
+    fn labels_of(rows: &[(Option<&str>, &str)]) -> Vec<String> {
         let row = |(at, (scheme, path)): (usize, &(Option<&str>, &str))| Row {
             scheme: scheme.map(Into::into),
             artifact: (*path).into(),
@@ -66,7 +66,7 @@ mod tests {
 
     #[test]
     fn a_scheme_alone_is_enough_where_it_is_the_only_one() {
-        assert_eq!(of(&[(Some("f16"), "m"), (Some("nf4"), "x/a.gguf")]), ["f16", "nf4"]);
+        assert_eq!(labels_of(&[(Some("f16"), "m"), (Some("nf4"), "x/a.gguf")]), ["f16", "nf4"]);
     }
 
     #[test]
@@ -79,7 +79,7 @@ mod tests {
             (Some("nf4"), "c.gguf"),
             (Some("f16"), "models/m"),
         ];
-        let labels = of(&rows);
+        let labels = labels_of(&rows);
         let expected = [
             "f16 (reference)",
             "int8-row (a.gguf)",
@@ -93,7 +93,8 @@ mod tests {
 
     #[test]
     fn no_two_labels_are_the_same() {
-        let twice = of(&[(Some("f16"), "m"), (Some("nf4"), "a"), (Some("nf4"), "a"), (None, "junk"), (None, "x/junk")]);
+        let twice =
+            labels_of(&[(Some("f16"), "m"), (Some("nf4"), "a"), (Some("nf4"), "a"), (None, "junk"), (None, "x/junk")]);
         assert_eq!(twice, ["f16", "nf4 (a)", "nf4 (a) #2", "junk", "x/junk"]);
     }
 }

@@ -1,15 +1,15 @@
-//! What goes with the numbers: how they come about, and what a reader should know of the models.
+//! Sentences below the table: how the numbers are computed, and remarks on the models.
 
 use super::Request;
 use crate::rows::Row;
 use crate::stats::{BLOCKS, Bootstrap, SHORTEST_BLOCK};
 use crate::{agreement, battery, speed, verdict};
 
-/// How special tokens in a text are read.
+/// Note on names of special tokens in a text.
 pub(super) const SPECIAL: &str = "The names of special tokens in a text are read as ordinary text.";
 
-/// What is to be known of the models: each remark once, with all rows that it is true of. What
-/// the reference says too is said of the reference, since an artifact repeats it.
+/// Collects the remarks on the models: each remark once, with all rows that it is true of. A remark that is true of the
+/// reference is said of the reference alone, since artifacts repeat it.
 pub(super) fn notes(rows: &[Row], remarks: &[Vec<String>]) -> Vec<String> {
     let mut seen: Vec<(&str, Vec<&str>)> = Vec::new();
     for (row, remarks) in rows.iter().zip(remarks) {
@@ -25,7 +25,7 @@ pub(super) fn notes(rows: &[Row], remarks: &[Vec<String>]) -> Vec<String> {
     seen.into_iter().map(|(remark, names)| format!("{}: {remark}", names.join(", "))).collect()
 }
 
-/// How intervals of means over tokens come about.
+/// Describes how intervals of means over tokens are computed.
 pub(super) fn blocks(bootstrap: &Bootstrap) -> String {
     format!(
         "{BLOCKS} blocks of neighbouring tokens (of at least {SHORTEST_BLOCK}), the further ends of Student's t and of \
@@ -34,7 +34,7 @@ pub(super) fn blocks(bootstrap: &Bootstrap) -> String {
     )
 }
 
-/// How scores, intervals and verdicts come about, in sentences.
+/// Describes in sentences how scores, intervals and verdicts are computed.
 pub(super) fn methods(request: &Request, bootstrap: &Bootstrap) -> Vec<String> {
     let mut out = vec![
         format!(

@@ -17,13 +17,13 @@ pub struct Perplexities {
     pub version: u32,
     /// The model.
     pub model: String,
-    /// How texts become windows.
+    /// Rule that cuts texts into windows.
     pub protocol: Protocol,
     /// One entry for each text.
     pub corpora: Vec<CorpusPerplexity>,
-    /// How the scores and intervals come about, in sentences.
+    /// Description of how scores and intervals are computed, in sentences.
     pub methods: Vec<String>,
-    /// What a reader should know of the model.
+    /// Notes on the model for a reader.
     pub notes: Vec<String>,
 }
 
@@ -37,7 +37,7 @@ pub struct CorpusPerplexity {
     pub perplexity: Measured,
     /// Total loss in bits over the bytes of the scored tokens.
     pub bits_per_byte: f64,
-    /// Its 95% interval.
+    /// 95% interval of the bits per byte.
     pub bits_per_byte_ci95: Option<Interval>,
 }
 

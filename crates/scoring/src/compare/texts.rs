@@ -91,7 +91,7 @@ pub(crate) fn bits_per_byte(nll: &[f64], bytes: usize) -> f64 {
     nll.iter().sum::<f64>() / std::f64::consts::LN_2 / bytes as f64
 }
 
-/// What the scores of one text are made from.
+/// Losses and divergences of one text, from which its scores are computed.
 struct Table<'a> {
     cut: &'a Cut,
     reference: &'a Losses,

@@ -67,7 +67,7 @@ const SCORES: [(&str, Score); 8] = [
 
 impl Score {
     /// Score and weight of a token with a latent variate.
-    fn of(self, z: f64, rng: &mut ChaCha8Rng) -> (f64, f64) {
+    fn draw(self, z: f64, rng: &mut ChaCha8Rng) -> (f64, f64) {
         let cdf = |z: f64| Normal::standard().cdf(z);
         let loss = || 3.0 * (-(1.0 - cdf(z)).max(1e-12).ln()).powf(1.3);
         match self {
@@ -89,11 +89,11 @@ impl Score {
         }
     }
 
-    /// Whether the interval of one text, of `blocks` blocks of `length` tokens, holds the mean.
+    /// Returns whether the interval of one text, of `blocks` blocks of `length` tokens, holds the mean.
     fn holds(self, seed: u64, blocks: usize, length: usize) -> bool {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         let tokens: Vec<(f64, f64)> =
-            latent(&mut rng, blocks * length).into_iter().map(|z| self.of(z, &mut rng)).collect();
+            latent(&mut rng, blocks * length).into_iter().map(|z| self.draw(z, &mut rng)).collect();
         let sums = |f: fn(&(f64, f64)) -> f64| -> Vec<f64> {
             tokens.chunks(length).map(|block| block.iter().map(f).sum()).collect()
         };

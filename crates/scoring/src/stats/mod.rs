@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 pub struct Interval(pub f64, pub f64);
 
 impl Interval {
-    /// Whether the value lies inside.
+    /// Returns whether the value lies inside.
     pub fn holds(self, value: f64) -> bool {
         self.0 <= value && value <= self.1
     }

@@ -36,7 +36,7 @@ pub fn mcnemar(b: u64, c: u64) -> f64 {
 /// A proportion whose trials come in clusters: tokens of one prompt, or of one stretch of text.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Clustered {
-    /// How many times the variance of independent trials; at least 1.
+    /// Variance over that of independent trials; at least 1.
     pub design_effect: f64,
     /// Wilson's 95% interval with the trials divided by the design effect, and Student's t with
     /// clusters - 1 degrees of freedom in place of the normal distribution's point.

@@ -1,4 +1,4 @@
-//! What the GPU can do: the ceilings that models are measured against there.
+//! Ceilings of a GPU, against which models are measured.
 
 use runtime::measure::{Timed, ceilings, products};
 use scoring::load::Compute;
@@ -15,9 +15,9 @@ const TOKENS: [usize; 4] = [1, 8, 64, 512];
 /// A GPU and its ceilings.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Gpu {
-    /// Its name.
+    /// Name of the device.
     pub device: String,
-    /// What is multiplied: `f32`, `f16` or `bf16`.
+    /// Type of the operands: `f32`, `f16` or `bf16`.
     pub dtype: String,
     /// Bytes read and written in a second by copies within its memory.
     pub copied_bytes_per_s: f64,

@@ -1,4 +1,4 @@
-//! What the machine can do: the ceilings that models are measured against.
+//! Ceilings of the machine, against which models are measured.
 
 use rayon::prelude::*;
 use serde::Serialize;
@@ -132,7 +132,7 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// What the system says; none where it doesn't.
+    /// Reads the load from the system; none where the system doesn't tell.
     pub fn now() -> Option<Self> {
         let status = std::fs::read_to_string("/proc/self/status").ok()?;
         let bytes = |key: &str| {

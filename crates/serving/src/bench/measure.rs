@@ -54,10 +54,10 @@ pub fn bench(
     })
 }
 
-/// How far logits may be apart on a GPU, as a share of the largest.
+/// Tolerance for logits on a GPU, as a share of the largest.
 const NEAR: f32 = 0.01;
 
-/// What is measured of, and against what.
+/// A model that is measured, and the machine's ceilings.
 struct Subject<'a> {
     name: String,
     packed: &'a Packed,
@@ -109,7 +109,7 @@ fn measured(
         multiplied,
         memory: Memory::now(),
         cache,
-        knee: Knee::of(&prefill, &batch),
+        knee: Knee::find(&prefill, &batch),
         step_costs: StepCosts {
             decode: batch.iter().map(|b| DecodeCost { batch: b.batch, ms: b.ms.median }).collect(),
             prompt_ms_per_token: longest.map_or(0.0, |p| p.ms.median / p.tokens as f64),
@@ -169,7 +169,7 @@ impl Subject<'_> {
             run()?;
             values.push(1e3 * start.elapsed().as_secs_f64());
         }
-        Ok(Time::of(values))
+        Ok(Time::from_values(values))
     }
 
     /// Shares of the peaks that `tokens` tokens in `ms` come to.

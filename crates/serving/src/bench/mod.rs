@@ -1,4 +1,4 @@
-//! What serving a model costs: prefill, decoding, cache, batches, beside the machine's ceilings.
+//! Costs of serving a model: prefill, decoding, cache and batches, beside the machine's ceilings.
 
 mod gpu;
 mod machine;
@@ -18,7 +18,7 @@ use serde::Serialize;
 /// Version of the JSON.
 pub const VERSION: u32 = 1;
 
-/// What the words mean.
+/// Definitions of the words in reports.
 pub const DEFINITIONS: [&str; 7] = [
     "Every time is the median of the repeats after one that warms up, with the fastest and the slowest; tokens are \
      pseudorandom, which costs what text costs.",
@@ -39,7 +39,7 @@ pub const DEFINITIONS: [&str; 7] = [
      (head_dim + 2) in int8, and as allocated.",
 ];
 
-/// What is measured.
+/// Settings of a measurement.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Setting {
     /// Tokens of prompts.
@@ -54,10 +54,10 @@ pub struct Setting {
     pub tokens: usize,
     /// Runs that count.
     pub repeats: usize,
-    /// How keys and values are stored: `f16` or `int8`.
+    /// Type of stored keys and values: `f16` or `int8`.
     #[serde(serialize_with = "kv_name")]
     pub kv: KvType,
-    /// Whose rounding of activations, as `--engine-math` calls it.
+    /// Engine whose rounding of activations is reproduced, as `--engine-math` names it.
     pub engine_math: String,
 }
 
@@ -109,24 +109,24 @@ pub struct Time {
 }
 
 impl Time {
-    /// Of these milliseconds.
-    pub fn of(mut values: Vec<f64>) -> Self {
+    /// Summarizes times in milliseconds.
+    pub fn from_values(mut values: Vec<f64>) -> Self {
         let mut at = |q| quantile(&mut values, q).unwrap_or(f64::NAN);
         Time { median: at(0.5), range: Interval(at(0.0), at(1.0)) }
     }
 
-    /// How far from the median the farthest run is, as a share of it.
+    /// Returns the distance of the farthest run from the median, as a share of the median.
     pub fn farthest(&self) -> f64 {
         (self.median - self.range.0).max(self.range.1 - self.median) / self.median
     }
 }
 
-/// What comes out.
+/// Results of a measurement.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Bench {
     /// Version of this structure.
     pub version: u32,
-    /// What was measured.
+    /// Settings that were measured.
     pub setting: Setting,
     /// The machine, in the same run.
     pub machine: Machine,
@@ -135,31 +135,31 @@ pub struct Bench {
     pub gpu: Option<Gpu>,
     /// The models, in the order given.
     pub models: Vec<Measured>,
-    /// Those that couldn't be opened or run.
+    /// Models that couldn't be opened or run.
     pub failed: Vec<Failed>,
-    /// What speaks against the figures: something else kept the machine busy.
+    /// Reasons to doubt the figures: other work kept the machine busy.
     pub warnings: Vec<String>,
-    /// What the words mean.
+    /// Definitions of the words in reports.
     pub definitions: Vec<String>,
 }
 
 /// A model.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Measured {
-    /// Its path.
+    /// Path of the model.
     pub name: String,
-    /// Its scheme.
+    /// Scheme of the model.
     pub scheme: String,
     /// Bytes of its weights as they are held.
     pub weight_bytes: u64,
-    /// Those of them that every step reads: all, but for the embedding where the output projection
-    /// is another matrix.
+    /// Bytes of weights that every step reads: all, except for the embedding where the output projection is another
+    /// matrix.
     pub step_bytes: u64,
     /// Weights that a token is multiplied with.
     pub multiplied: u64,
     /// This process's memory after the model was measured; none where the system doesn't say.
     pub memory: Option<Memory>,
-    /// Its cache.
+    /// Bytes of the cache.
     pub cache: Cache,
     /// Prompts.
     pub prefill: Vec<Prefill>,
@@ -167,14 +167,14 @@ pub struct Measured {
     pub decode: Vec<Decode>,
     /// Decoding together.
     pub batch: Vec<Batch>,
-    /// Where arithmetic takes over from memory.
+    /// Batch at which arithmetic takes over from memory.
     pub knee: Knee,
-    /// What steps cost, for `qeval schedule --costs`.
+    /// Costs of steps, for `qeval schedule --costs`.
     pub step_costs: StepCosts,
 }
 
-/// What was measured of the machine, how many times that a model may reach, and why it may seem to reach more. Products
-/// of 16-bit integers come two to one of f32.
+/// Each measured peak of the machine: its name, the multiple of it that a model may reach, and why a model may seem to
+/// reach more. Products of 16-bit integers come two to one of f32.
 const PEAKS: [(&str, f64, &str); 3] = [
     ("bandwidth", 1.0, ", or the weights lie in the processor's caches"),
     ("f32 peak", 2.0, ", or this is no release build"),
@@ -188,7 +188,7 @@ const IMPOSSIBLE: f64 = 1.1;
 const NOISY: f64 = 0.5;
 
 impl Measured {
-    /// What speaks against its figures.
+    /// Lists reasons to doubt the model's figures.
     pub fn warnings(&self) -> Vec<String> {
         let (prefill, decode, batch) = (|| self.prefill.iter(), || self.decode.iter(), || self.batch.iter());
         let bandwidth = decode().map(|d| d.bandwidth_share).chain(batch().map(|b| b.bandwidth_share));
@@ -219,20 +219,20 @@ impl Measured {
 pub struct Cache {
     /// By formula.
     pub formula: usize,
-    /// As allocated.
+    /// Bytes that were allocated.
     pub allocated: usize,
 }
 
 /// A prompt.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Prefill {
-    /// Its tokens.
+    /// Tokens of the prompt.
     pub tokens: usize,
     /// Milliseconds until its first token.
     pub ms: Time,
     /// Tokens in a second.
     pub tokens_per_s: f64,
-    /// What share of which peak that is.
+    /// Share of a peak that the run reached.
     #[serde(flatten)]
     pub work: Work,
 }
@@ -243,14 +243,14 @@ pub struct Prefill {
 pub enum Work {
     /// On the CPU.
     Cpu {
-        /// Of the machine's peak in f32.
+        /// Share of the machine's f32 peak.
         f32_share: f64,
-        /// Of the machine's rate of 16-bit integers; may exceed 1.
+        /// Share of the machine's rate of 16-bit integer products; may exceed 1.
         int16_share: f64,
     },
     /// On a GPU.
     Gpu {
-        /// Of the rate of a large product by cuBLAS, in the type that is computed in.
+        /// Share of the rate of a large product by cuBLAS, in the type that is computed in.
         matrix_share: f64,
     },
 }
@@ -276,8 +276,8 @@ pub struct Decode {
     pub bandwidth_share: f64,
     /// Milliseconds of a token for which the whole sequence is run again.
     pub without_cache_ms: Time,
-    /// Whether both gave the same logits: bit for bit, or on a GPU, which sums few tokens and many in other
-    /// orders and types, within 1% of the largest.
+    /// True if both ways gave the same logits: bit for bit on the CPU; within 1% of the largest on a GPU, which sums
+    /// few tokens and many in other orders and types.
     pub equal: bool,
 }
 
@@ -292,7 +292,7 @@ pub struct Batch {
     pub tokens_per_s: f64,
     /// Share of the machine's read bandwidth.
     pub bandwidth_share: f64,
-    /// What share of which peak that is.
+    /// Share of a peak that the run reached.
     #[serde(flatten)]
     pub work: Work,
 }
@@ -307,8 +307,8 @@ pub struct Knee {
 }
 
 impl Knee {
-    /// Of these measurements.
-    pub fn of(prefill: &[Prefill], batches: &[Batch]) -> Self {
+    /// Finds the knee in measurements of prefill and batches.
+    pub fn find(prefill: &[Prefill], batches: &[Batch]) -> Self {
         let of = |single: f64, each: f64| Some(single / each).filter(|knee| each > 0.0 && knee.is_finite());
         let Some(single) = batches.first().filter(|b| b.batch == 1).map(|b| b.ms.median) else {
             return Knee { expected: None, measured: None };
@@ -327,7 +327,7 @@ mod tests {
     use super::*;
 
     fn batch(batch: usize, ms: f64) -> Batch {
-        let ms = Time::of(vec![ms]);
+        let ms = Time::from_values(vec![ms]);
         let work = Work::Gpu { matrix_share: 0.0 };
         Batch { batch, ms, tokens_per_s: 0.0, bandwidth_share: 0.0, work }
     }
@@ -337,10 +337,10 @@ mod tests {
         // 10 ms for the weights, 2 ms for each token: both bind at 5 sequences.
         let batches: Vec<Batch> = [1, 2, 8, 16].map(|b| batch(b, f64::max(10.0, 2.0 * b as f64))).into();
         let work = Work::Cpu { f32_share: 0.0, int16_share: 0.0 };
-        let prefill = Prefill { tokens: 100, ms: Time::of(vec![200.0]), tokens_per_s: 500.0, work };
-        assert_eq!(Knee::of(&[prefill], &batches), Knee { expected: Some(5.0), measured: Some(5.0) });
-        assert_eq!(Knee::of(&[prefill], &batches[1..]).measured, None);
-        assert_eq!(Knee::of(&[], &[batch(1, 10.0), batch(2, 10.0)]).measured, None);
+        let prefill = Prefill { tokens: 100, ms: Time::from_values(vec![200.0]), tokens_per_s: 500.0, work };
+        assert_eq!(Knee::find(&[prefill], &batches), Knee { expected: Some(5.0), measured: Some(5.0) });
+        assert_eq!(Knee::find(&[prefill], &batches[1..]).measured, None);
+        assert_eq!(Knee::find(&[], &[batch(1, 10.0), batch(2, 10.0)]).measured, None);
     }
 
     #[test]

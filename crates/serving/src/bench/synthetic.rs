@@ -92,7 +92,7 @@ struct Made {
     coded: Option<(Bits, Grouping)>,
     scheme: Scheme,
     tensors: Vec<(String, Tensor)>,
-    /// What the packed layout says of each weight.
+    /// Entries of `qconvert.tensors`, one for each weight of the packed layout.
     declared: Map<String, Value>,
     /// Bytes of one kind and length.
     shared: HashMap<(&'static str, usize), Bytes>,
@@ -162,7 +162,7 @@ fn half(value: f32) -> [u8; 2] {
     [bytes[0], bytes[1]]
 }
 
-/// What a synthetic model is called.
+/// Returns the name of a synthetic model, in place of a path.
 pub fn path(scheme: Scheme) -> PathBuf {
     Path::new("synthetic").join(scheme.to_string())
 }

@@ -21,7 +21,7 @@ pub enum Finish {
     EndToken,
     /// A text of [`Settings::stop`] came.
     StopText,
-    /// As many tokens as asked for.
+    /// The requested number of tokens was reached.
     Length,
     /// The reader had enough.
     Closed,

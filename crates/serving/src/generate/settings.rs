@@ -1,11 +1,11 @@
-//! How tokens are chosen, and what generation_config.json says of it.
+//! Sampling settings, and their defaults in generation_config.json.
 
 use runtime::{Sampler, Sampling};
 use scoring::{Error, Result};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
-/// How tokens are chosen.
+/// Sampling settings.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Settings {
     /// 0 for the most likely token.
@@ -41,20 +41,20 @@ impl Default for Settings {
     }
 }
 
-/// What generation_config.json says.
+/// Defaults from a generation_config.json.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 pub struct Defaults {
-    /// Whether to sample; otherwise the most likely token is taken.
+    /// True to sample; otherwise the most likely token is taken.
     pub do_sample: Option<bool>,
     /// The temperature of sampling.
     pub temperature: Option<f64>,
-    /// As [`Settings::top_k`]; 0 is none.
+    /// [`Settings::top_k`] of the file; 0 is none.
     pub top_k: Option<usize>,
-    /// As [`Settings::top_p`].
+    /// [`Settings::top_p`] of the file.
     pub top_p: Option<f64>,
-    /// As [`Settings::min_p`].
+    /// [`Settings::min_p`] of the file.
     pub min_p: Option<f64>,
-    /// As [`Settings::repetition_penalty`].
+    /// [`Settings::repetition_penalty`] of the file.
     pub repetition_penalty: Option<f64>,
 }
 

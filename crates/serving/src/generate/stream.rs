@@ -64,12 +64,12 @@ impl<'a> TextStream<'a> {
         }
     }
 
-    /// Whether a stop text has come.
+    /// Returns whether a stop text has come.
     pub fn is_stopped(&self) -> bool {
         self.stopped
     }
 
-    /// What is left at the end; bytes that are no whole character show as U+FFFD.
+    /// Returns the text that is left at the end; bytes that are no whole character become U+FFFD.
     ///
     /// # Errors
     /// As [`TextStream::push`].

@@ -1,10 +1,10 @@
-//! How long a step takes.
+//! Durations of steps.
 
 use scoring::{Error, Result};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
-/// How long a step takes.
+/// Duration of a step.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Cost {

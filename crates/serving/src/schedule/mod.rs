@@ -22,7 +22,7 @@ pub const VERSION: u32 = 1;
 /// Slots that may be asked for.
 pub const MAX_SLOTS: usize = 1024;
 
-/// What the words mean.
+/// Definitions of the words in reports.
 pub const DEFINITIONS: [&str; 5] = [
     "Static batching: once all slots are empty, as many requests as wait then (in order of arrival, up to the slots) \
      become one batch; nothing else is let in until the last of them has its last token. It doesn't wait for a batch \
@@ -50,15 +50,15 @@ pub struct Times {
 }
 
 impl Times {
-    /// Of these values; zeros of none.
-    pub fn of(mut values: Vec<f64>) -> Self {
+    /// Summarizes values; all fields are zero where there are none.
+    pub fn from_values(mut values: Vec<f64>) -> Self {
         let mean = values.iter().sum::<f64>() / values.len().max(1) as f64;
         let mut at = |q| quantile(&mut values, q).unwrap_or(0.0);
         Times { mean, p50: at(0.5), p90: at(0.9), p99: at(0.99) }
     }
 }
 
-/// What one policy makes of a trace; times in steps or seconds, as [`Schedule::unit`] says.
+/// Figures of one policy on a trace. Times are in steps or seconds, as [`Schedule::unit`] says.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Figures {
     /// Output tokens for each unit of time.
@@ -79,12 +79,13 @@ pub struct Figures {
 
 impl Figures {
     /// The figures of a run.
-    pub fn of(run: Run, output_tokens: u64, slots: usize) -> Self {
+    pub fn from_run(run: Run, output_tokens: u64, slots: usize) -> Self {
         let served = &run.served;
         let begin = served.first().map_or(0.0, |s| s.arrival);
         let duration = served.iter().map(|s| s.finished).fold(begin, f64::max) - begin;
         let busy: f64 = served.iter().map(|s| s.finished - s.admitted).sum();
-        let since_arrival = |of: fn(&Served) -> f64| Times::of(served.iter().map(|s| of(s) - s.arrival).collect());
+        let since_arrival =
+            |of: fn(&Served) -> f64| Times::from_values(served.iter().map(|s| of(s) - s.arrival).collect());
         Figures {
             throughput: output_tokens as f64 / duration,
             latency: since_arrival(|s| s.finished),
@@ -113,7 +114,7 @@ pub struct Contest {
 
 impl Contest {
     /// Compares two runs.
-    pub fn of(fixed: Figures, continuous: Figures) -> Self {
+    pub fn between(fixed: Figures, continuous: Figures) -> Self {
         Contest {
             throughput_gain: continuous.throughput / fixed.throughput,
             latency_gain: fixed.latency.mean / continuous.latency.mean,
@@ -123,40 +124,40 @@ impl Contest {
     }
 }
 
-/// What is asked for.
+/// Settings of a simulation.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Setting {
     /// Requests that may be worked on at once.
     pub slots: usize,
     /// Prompt tokens that are read in one step at most.
     pub chunk: u32,
-    /// How long a step takes.
+    /// Duration of a step.
     pub cost: Cost,
 }
 
-/// What comes out.
+/// Results of a simulation.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Schedule {
     /// Version of this structure.
     pub version: u32,
     /// The trace's name.
     pub trace: String,
-    /// What the trace is like.
+    /// Summary of the trace.
     pub shape: Shape,
-    /// What was asked for.
+    /// Settings of the simulation.
     pub setting: Setting,
     /// The unit of all times.
     pub unit: Unit,
     /// Seconds that one step of the trace's arrivals was taken for, where they are in steps and
     /// times in seconds.
     pub seconds_per_step: Option<f64>,
-    /// With the trace's arrivals.
+    /// Both policies with the trace's arrivals.
     pub as_they_come: Contest,
-    /// With all requests there at the start.
+    /// Both policies with all requests there at the start.
     pub at_once: Contest,
-    /// The same trace through a model, where one was named.
+    /// The same trace replayed through a model, where one was named.
     pub through: Option<Through>,
-    /// What the words mean.
+    /// Definitions of the words in reports.
     pub definitions: Vec<String>,
 }
 
@@ -184,9 +185,9 @@ pub fn schedule(name: &str, trace: &Trace, setting: &Setting) -> Result<Schedule
             trace.requests.iter().map(|r| Request { arrival: r.arrival * scale, ..*r }).collect();
         let run = |policy| {
             let run = simulate(&requests, policy, setting.slots, setting.chunk, &setting.cost);
-            Figures::of(run, trace.shape().output_tokens, setting.slots)
+            Figures::from_run(run, trace.shape().output_tokens, setting.slots)
         };
-        Contest::of(run(Policy::Static), run(Policy::Continuous))
+        Contest::between(run(Policy::Static), run(Policy::Continuous))
     };
     Ok(Schedule {
         version: VERSION,

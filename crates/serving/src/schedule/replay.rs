@@ -17,7 +17,7 @@ use std::time::Instant;
 /// Tokens of a block of the paged cache.
 const BLOCK: usize = 64;
 
-/// What a model made of a trace.
+/// Results of replaying a trace through a model.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Through {
     /// The model.
@@ -25,15 +25,16 @@ pub struct Through {
     /// The figures, in the unit of the trace: for arrivals in steps every step counts as one, for
     /// those in seconds as long as it took.
     pub contest: Contest,
-    /// That unit.
+    /// Unit of the times.
     pub unit: Unit,
     /// Seconds that the steps of static batching took.
     pub static_seconds: f64,
     /// Seconds that the steps of continuous batching took.
     pub continuous_seconds: f64,
-    /// Whether every request got the tokens that it gets alone, under both policies.
+    /// True if every request got the tokens that it gets alone, under both policies.
     pub equal_alone: bool,
-    /// Whether it must: not where the order of sums depends on what runs beside a token, as on a GPU.
+    /// True if requests must get these tokens. On a GPU they need not: the order of sums depends on what runs beside a
+    /// token.
     pub batch_invariant: bool,
 }
 
@@ -80,10 +81,10 @@ pub fn through(
     progress.finish();
     let total = trace.shape().output_tokens;
     let (static_seconds, continuous_seconds) = (fixed.seconds, continuous.seconds);
-    let figures = |done: Done| Figures::of(done.run, total, setting.slots);
+    let figures = |done: Done| Figures::from_run(done.run, total, setting.slots);
     Ok(Through {
         model: name.into(),
-        contest: Contest::of(figures(fixed), figures(continuous)),
+        contest: Contest::between(figures(fixed), figures(continuous)),
         unit: trace.unit,
         static_seconds,
         continuous_seconds,
@@ -92,7 +93,7 @@ pub fn through(
     })
 }
 
-/// What a run through the engine came to.
+/// Results of one run through the engine.
 struct Done {
     run: Run,
     tokens: Vec<Vec<u32>>,

@@ -25,7 +25,7 @@ impl Policy {
     }
 }
 
-/// What became of a request; times in the unit of the costs.
+/// Times and slot of a finished request, in the unit of the costs.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Served {
     /// When it came.
@@ -40,7 +40,7 @@ pub struct Served {
     pub finished: f64,
 }
 
-/// What a run came to.
+/// Results of a simulated run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Run {
     /// The requests, in the order of the trace.

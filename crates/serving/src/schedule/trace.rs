@@ -18,7 +18,7 @@ pub const MAX_TOKENS: u64 = 50_000_000;
 /// The latest arrival, in steps or seconds.
 const MAX_ARRIVAL: f64 = 1e9;
 
-/// What arrivals are counted in.
+/// Unit of arrivals.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Unit {
@@ -52,7 +52,7 @@ pub struct Request {
 /// Requests in the order of their arrival.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Trace {
-    /// What arrivals are counted in.
+    /// Unit of arrivals.
     pub unit: Unit,
     /// The requests.
     pub requests: Vec<Request>,
@@ -130,14 +130,14 @@ impl Trace {
         Ok(Trace { unit, requests: lines.iter().zip(&arrivals).map(request).collect() })
     }
 
-    /// The same requests, all there at the start.
+    /// Returns the same requests, all there at the start.
     #[must_use]
     pub fn at_once(&self) -> Self {
         let requests = self.requests.iter().map(|r| Request { arrival: 0.0, ..*r }).collect();
         Trace { unit: self.unit, requests }
     }
 
-    /// What the trace is like.
+    /// Summarizes the trace.
     pub fn shape(&self) -> Shape {
         let mut outputs: Vec<f64> = self.requests.iter().map(|r| f64::from(r.output)).collect();
         let median = scoring::stats::quantile(&mut outputs, 0.5).unwrap_or(0.0);
@@ -167,7 +167,7 @@ impl Trace {
     }
 }
 
-/// What a trace is like.
+/// Summary of a trace.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Shape {
     /// Requests.

@@ -5,7 +5,7 @@ use rand_chacha::ChaCha8Rng;
 use scoring::model::{Continuation, argmax};
 use scoring::{Error, Result, kernels};
 
-/// How tokens are chosen.
+/// Rule that chooses tokens.
 #[derive(Debug, Clone)]
 pub enum Choice {
     /// The most likely.
@@ -14,7 +14,7 @@ pub enum Choice {
     Sampled {
         /// The temperature.
         temperature: f64,
-        /// Where chance comes from.
+        /// Source of randomness.
         rng: Box<ChaCha8Rng>,
     },
 }
@@ -40,7 +40,7 @@ impl Choice {
     }
 }
 
-/// What a run of speculative decoding did.
+/// Results of a run of speculative decoding.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Decoded {
     /// The tokens made.
@@ -122,7 +122,7 @@ pub fn decode(
 /// A drafted token.
 struct Proposal {
     token: u32,
-    /// What it was drawn from; empty if it was chosen greedily.
+    /// Distribution that the token was drawn from; empty if it was chosen greedily.
     from: Vec<f64>,
 }
 

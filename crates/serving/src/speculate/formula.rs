@@ -1,4 +1,4 @@
-//! What speculative decoding should give, from how often drafts are accepted.
+//! Predicted speedup of speculative decoding, from the rate at which drafts are accepted.
 
 /// Expected tokens of one pass of the target over `gamma` drafted tokens, each accepted with
 /// probability `acceptance`, independently: `(1 - a^(g+1)) / (1 - a)`.

@@ -21,7 +21,7 @@ use std::time::Instant;
 /// Version of the JSON.
 pub const VERSION: u32 = 1;
 
-/// What the words mean.
+/// Definitions of the words in reports.
 pub const DEFINITIONS: [&str; 6] = [
     "Acceptance: of the drafted tokens that the target judged, the share that it accepted; what follows a rejected \
      token is not judged.",
@@ -38,7 +38,7 @@ pub const DEFINITIONS: [&str; 6] = [
     "Every prompt is continued by the same number of tokens, through any end token.",
 ];
 
-/// How it is run.
+/// Settings of a run.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Setting {
     /// Tokens that every prompt is continued by.
@@ -49,10 +49,10 @@ pub struct Setting {
     pub temperature: f64,
     /// Seed of what is sampled.
     pub seed: u64,
-    /// How keys and values are stored: `f16` or `int8`.
+    /// Type of stored keys and values: `f16` or `int8`.
     #[serde(serialize_with = "crate::bench::kv_name")]
     pub kv: KvType,
-    /// Whose rounding of activations, as `--engine-math` calls it.
+    /// Engine whose rounding of activations is reproduced, as `--engine-math` names it.
     pub engine_math: String,
 }
 
@@ -84,20 +84,20 @@ pub const MAX_GAMMA: usize = 64;
 /// A model that drafts.
 #[derive(Debug, Clone, Copy)]
 pub struct Draft<'a> {
-    /// What tables call it.
+    /// Name in tables.
     pub name: &'a str,
     /// The model.
     pub model: &'a Packed,
 }
 
-/// What comes out.
+/// Results of a run.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Speculation {
     /// Version of this structure.
     pub version: u32,
     /// The target.
     pub target: String,
-    /// How it was run.
+    /// Settings of the run.
     pub setting: Setting,
     /// Prompts that were continued.
     pub prompts: usize,
@@ -105,22 +105,22 @@ pub struct Speculation {
     pub target_ms_per_token: f64,
     /// The drafts, in the order given.
     pub drafts: Vec<Drafted>,
-    /// Those that couldn't be opened or run, or don't suit the target.
+    /// Drafts that couldn't be opened or run, or don't suit the target.
     pub failed: Vec<Failed>,
-    /// What the words mean.
+    /// Definitions of the words in reports.
     pub definitions: Vec<String>,
 }
 
-/// What a draft is good for.
+/// Results of one draft.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Drafted {
-    /// Its name.
+    /// Name of the draft.
     pub name: String,
-    /// How often it agrees with the target: the acceptance that is predicted.
+    /// Share of tokens on which draft and target agree: the acceptance that is predicted.
     pub agreement: f64,
     /// Milliseconds of one of its tokens alone: the median over prompts.
     pub ms_per_token: f64,
-    /// That as a share of the target's.
+    /// Time of a draft's step as a share of the target's.
     pub cost: f64,
     /// The number of drafted tokens that is predicted to be best: the most of `E / (g c + p)`.
     pub best_predicted: usize,
@@ -139,7 +139,7 @@ pub struct Speculated {
     pub acceptance: Option<f64>,
     /// Tokens made for each pass of the target.
     pub tokens_per_pass: f64,
-    /// What the agreement predicts of that.
+    /// Tokens a pass that the agreement predicts.
     pub expected_per_pass: f64,
     /// Time of a pass over gamma + 1 tokens, as a multiple of one over a single token.
     pub pass_cost: f64,
@@ -149,7 +149,7 @@ pub struct Speculated {
     pub predicted_with_pass: f64,
     /// Tokens/s as a multiple of the target's.
     pub measured: f64,
-    /// Whether the tokens are the target's own, as they must be where it is batch-invariant; none where they were
+    /// True if the tokens are the target's own, as they must be where it is batch-invariant; none where they were
     /// sampled.
     pub equal: Option<bool>,
 }
@@ -356,8 +356,7 @@ fn agreement(target: &Packed, draft: &Packed, alone: &[Alone], setting: &Setting
     Ok(sum / count.max(1) as f64)
 }
 
-/// How much two distributions have in common: the chance that a draw from one is accepted as one
-/// from the other.
+/// Returns the overlap of two distributions: the chance that a draw from one is accepted as one from the other.
 fn overlap(p: &[f64], q: &[f64]) -> f64 {
     p.iter().zip(q).map(|(p, q)| p.min(*q)).sum()
 }

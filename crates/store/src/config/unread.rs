@@ -101,7 +101,7 @@ pub(crate) fn notes(json: &Value) -> Vec<String> {
     notes
 }
 
-/// Whether a value changes nothing even where its key is read.
+/// Returns whether a value changes nothing even where its key is read.
 fn is_neutral(key: &str, value: &Value) -> bool {
     match value {
         Value::Null | Value::Bool(false) => true,

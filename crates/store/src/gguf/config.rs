@@ -313,8 +313,8 @@ fn vocab_size(file: &GgufFile, keys: &Keys<'_>) -> Result<u64, String> {
     rows.or_else(tokens).map_or_else(|| keys.integer("vocab_size"), Ok)
 }
 
-/// What a file's keys say otherwise than the config.json that it carries, by name. The keys hold
-/// 32-bit floats, and Llama 3.1's rotary scaling is a tensor, not a key.
+/// Names of the fields in which the keys of a file differ from the config.json that it carries. The keys hold 32-bit
+/// floats, and Llama 3.1's rotary scaling is a tensor, not a key.
 pub(super) fn differing(keys: &Config, carried: &Config) -> Vec<&'static str> {
     let scaling = match (&keys.rope_scaling, &carried.rope_scaling) {
         (RopeScaling::None, RopeScaling::Llama3 { .. }) => false,

@@ -95,7 +95,7 @@ pub(super) fn follow_keys(file: &GgufFile, carried: &mut Carried<'_>, warnings: 
     *carried.config != before
 }
 
-/// Whether an edited key has an effect here.
+/// Returns whether an edited key has an effect here.
 fn is_read(key: &str) -> bool {
     const OTHERS: [&str; 8] = [
         "add_bos_token",
@@ -126,7 +126,8 @@ fn edited(file: &GgufFile, files: &Files) -> Option<BTreeSet<String>> {
     Some(edited)
 }
 
-/// Whether two values say the same, whatever their integer type. A switch that is off says no more than none.
+/// Returns whether two values mean the same, whatever their integer type. A switch that is off means the same as no
+/// switch.
 fn same(derived: Option<&Value>, own: &Value) -> bool {
     match derived {
         Some(derived) => derived == own || (derived.integer().is_some() && derived.integer() == own.integer()),
@@ -138,7 +139,7 @@ fn flag(file: &GgufFile, key: &str) -> bool {
     file.metadata.get(&format!("tokenizer.ggml.{key}")) == Some(&Value::Bool(true))
 }
 
-/// Whether texts get BOS, by the key or by llama.cpp's default for the pre-tokenizer.
+/// Returns whether texts get BOS, by the key or by llama.cpp's default for the pre-tokenizer.
 fn adds_bos(file: &GgufFile) -> bool {
     match file.metadata.get("tokenizer.ggml.add_bos_token") {
         Some(Value::Bool(add)) => *add,

@@ -9,14 +9,14 @@ use crate::{Config, Error, Result, RopeScaling, SideFile, config, parse_json};
 use serde_json::Value as Json;
 use std::path::Path;
 
-/// What the metadata are made from.
+/// Sources of the metadata of a GGUF file.
 #[derive(Debug, Clone, Copy)]
 pub struct HfSource<'a> {
     /// The model, for errors.
     pub path: &'a Path,
     /// config.json.
     pub config: &'a Json,
-    /// Its text.
+    /// Text of config.json.
     pub config_text: &'a str,
     /// tokenizer.json, tokenizer_config.json, generation_config.json, ...
     pub side_files: &'a [SideFile],
@@ -31,13 +31,13 @@ pub struct HfSource<'a> {
 /// A tensor that the format has and Hugging Face's checkpoint has not.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ExtraTensor {
-    /// Its GGUF name.
+    /// GGUF name of the tensor.
     pub name: String,
-    /// Its values, F32, one dimension.
+    /// Values of the tensor, F32, one dimension.
     pub values: Vec<f32>,
 }
 
-/// What a file of this model carries besides its tensors.
+/// Metadata and small tensors that a file of this model carries besides its weights.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct HfMetadata {
     /// Keys and values in the order to write.

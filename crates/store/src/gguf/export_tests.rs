@@ -210,7 +210,7 @@ fn rope_scaling_is_carried_or_refused() {
     assert!(error(&qwen, &[], 8).contains("llama3"));
 }
 
-/// As torch computes them in llama.cpp's converter, for Llama 3.2 1B.
+/// Factors that torch computes in llama.cpp's converter for Llama 3.2 1B.
 #[test]
 fn llama3_factors_equal_the_converter_s() {
     let mut config = config();

@@ -16,10 +16,10 @@ use std::path::Path;
 /// Keys under which files of a Hugging Face directory travel, word for word.
 pub(super) const VERBATIM: &str = "qconvert.hf.";
 
-/// How the note begins on keys that give no configuration.
+/// Beginning of the note on keys that give no configuration.
 pub(crate) const NO_CONFIGURATION: &str = "no configuration: ";
 
-/// What a GGUF file gives a [`crate::Model`].
+/// Parts of a [`crate::Model`] that a GGUF file gives.
 #[derive(Debug, Clone)]
 pub struct GgufModel {
     /// Tensors in file order, under Hugging Face names (unknown names as they are).
@@ -109,8 +109,8 @@ fn configuration(
     Ok((Some(json), (!changed).then_some(carried.data)))
 }
 
-/// What the keys' configuration says otherwise than the carried one. llama.cpp goes by the keys, so a file that was
-/// edited means what they say.
+/// Names of the fields in which the keys' configuration differs from the carried one. llama.cpp goes by the keys, so
+/// the keys of an edited file win.
 fn differing(path: &Path, rebuilt: &Json, carried: &Json) -> Vec<&'static str> {
     let parse = |json| crate::config::parse(path, json);
     match (parse(rebuilt), parse(carried)) {
@@ -137,7 +137,7 @@ fn verbatim(path: &Path, file: &GgufFile) -> Result<Vec<SideFile>> {
     Ok(out)
 }
 
-/// Whether a name can become a file: it must stay in its folder on every system.
+/// Returns whether a name can become a file: it must stay in its folder on every system.
 pub(super) fn is_plain_name(name: &str) -> bool {
     let fine = |b: u8| b.is_ascii_alphanumeric() || b"._-".contains(&b);
     !name.is_empty() && !name.starts_with('.') && name.len() < 256 && name.bytes().all(fine)

@@ -58,7 +58,8 @@ pub fn hf_to_gguf_name(name: &str) -> Option<String> {
     })
 }
 
-/// Whether llama.cpp reads a bias of `module`, by its Hugging Face name. A file with any other bias is refused there.
+/// Returns whether llama.cpp reads a bias of `module`, by its Hugging Face name. A file with any other bias is refused
+/// there.
 pub fn reads_bias(family: Family, module: &str) -> bool {
     match module.rsplit('.').next() {
         Some("q_proj" | "k_proj" | "v_proj") => true,
@@ -74,7 +75,7 @@ pub(super) fn block_part(name: &str) -> Option<&str> {
     rest.split_once('.').map(|(stem, _)| stem)
 }
 
-/// Whether a name ends in a parameter (`weight`, `bias`) or a part of one (`weight.codes`).
+/// Returns whether a name ends in a parameter (`weight`, `bias`) or a part of one (`weight.codes`).
 fn is_parameter(suffix: &str) -> bool {
     let name = suffix.split_once('.').map_or(suffix, |(name, _)| name);
     matches!(name, "weight" | "bias")

@@ -27,15 +27,15 @@ pub(super) const MAX_DIMS: u32 = 4;
 /// A tensor as the header describes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TensorInfo {
-    /// Its name.
+    /// Name of the tensor info.
     pub name: String,
-    /// Its type.
+    /// Type of the tensor info.
     pub ggml_type: GgmlType,
     /// Dimensions, innermost first.
     pub dims: Vec<u64>,
-    /// Where it starts, counted from [`GgufFile::data_offset`].
+    /// Offset of the data, counted from [`GgufFile::data_offset`].
     pub offset: u64,
-    /// Its bytes, without padding.
+    /// Length of the data in bytes, without padding.
     pub len: u64,
 }
 
@@ -50,7 +50,7 @@ pub struct GgufFile {
     pub metadata: IndexMap<String, Value>,
     /// Tensors in file order.
     pub tensors: Vec<TensorInfo>,
-    /// Where the data start in the file.
+    /// Offset of the data section in the file.
     pub data_offset: u64,
 }
 

@@ -2,7 +2,7 @@
 
 use serde_json::{Value as Json, json};
 
-/// How a named pre-tokenizer splits and what goes with it.
+/// Pre-tokenizer by llama.cpp's name: how it splits text, and the settings that go with it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Pre {
     /// GPT-2's regular expression, digits apart (SmolLM, StarCoder).
@@ -11,7 +11,7 @@ pub(super) enum Pre {
     Qwen2,
     /// Llama 3's: up to three digits. `ignore_merges` takes whole words from the vocabulary.
     Llama3 {
-        /// Whether a word in the vocabulary is taken without merging.
+        /// True if a word in the vocabulary is taken without merging.
         ignore_merges: bool,
     },
     /// GPT-2's regular expression alone.
@@ -57,12 +57,12 @@ impl Pre {
         }
     }
 
-    /// Whether the vocabulary's words are taken whole.
+    /// Returns whether the vocabulary's words are taken whole.
     pub fn ignore_merges(self) -> bool {
         matches!(self, Pre::Llama3 { ignore_merges: true })
     }
 
-    /// Whether llama.cpp puts BOS first when the file doesn't say.
+    /// Returns whether llama.cpp puts BOS first when the file doesn't say.
     pub fn adds_bos(self) -> bool {
         self.ignore_merges()
     }
@@ -110,7 +110,7 @@ impl Pre {
     }
 }
 
-/// What a step does, without what makes no difference to the tokens.
+/// Collects the steps of a pre-tokenizer, without settings that make no difference to the tokens.
 fn flatten(pre: &Json, out: &mut Vec<String>) {
     match pre["type"].as_str() {
         Some("Sequence") => {

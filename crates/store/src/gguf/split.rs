@@ -48,7 +48,7 @@ pub(crate) fn only_model(folder: &Path) -> Result<Option<PathBuf>> {
     }
 }
 
-/// Whether a name ends as that of a part that is not the first.
+/// Returns whether a name ends as that of a part that is not the first.
 fn is_later_part(name: &str) -> bool {
     let Some((rest, count)) = name.strip_suffix(".gguf").and_then(|n| n.rsplit_once("-of-")) else { return false };
     let number = rest.rsplit_once('-').map_or("", |(_, number)| number);

@@ -23,7 +23,7 @@ pub(super) struct Pieces {
     pub types: Vec<i32>,
 }
 
-/// Whether tokenizer.json holds such a tokenizer.
+/// Returns whether tokenizer.json holds such a tokenizer.
 pub(super) fn is_spm(tokenizer: &Json) -> bool {
     tokenizer["model"]["byte_fallback"] == true
 }
@@ -36,8 +36,8 @@ fn steps<'a>(json: &'a Json, list: &str) -> Vec<&'a Json> {
     }
 }
 
-/// Whether a text begins with a space that isn't there, by the rules of tokenizer.json. `notes` gets where llama.cpp
-/// puts one and tokenizer.json doesn't.
+/// Returns whether a text begins with an added space, by the rules of tokenizer.json. `notes` gets the places where
+/// llama.cpp adds one and tokenizer.json doesn't.
 ///
 /// # Errors
 /// Rules that llama.cpp's tokenizer has not.
@@ -79,7 +79,7 @@ pub(super) fn space_prefix(tokenizer: &Json, notes: &mut Vec<String>) -> Result<
     if replaces { Ok(prefix) } else { Err(format!("its text keeps spaces, which GGUF's tokenizer writes as {SPACE}")) }
 }
 
-/// Whether a piece of the vocabulary holds the start of a word behind its own start.
+/// Returns whether a piece of the vocabulary holds the start of a word behind its own start.
 fn crosses_words(tokenizer: &Json) -> bool {
     let vocabulary = tokenizer["model"]["vocab"].as_object();
     vocabulary.into_iter().flatten().any(|(piece, _)| piece.chars().skip(1).any(|c| SPACE.contains(c)))

@@ -33,7 +33,7 @@ enum Kind {
     ByteLevel(Pre),
     /// BPE with byte fallback ("llama").
     ByteFallback {
-        /// Whether texts begin with a space that isn't there.
+        /// True if texts begin with an added space.
         space_prefix: bool,
         /// The unknown token.
         unknown: Option<u64>,
@@ -113,12 +113,12 @@ impl<'a> Vocabulary<'a> {
         Ok(Some(Vocabulary { tokens, types, merges, kind, bos, add_bos, notes }))
     }
 
-    /// Whether texts get BOS first.
+    /// Returns whether texts get BOS first.
     pub fn adds_bos(&self) -> bool {
         self.add_bos
     }
 
-    /// Whether token `id` stands in text as it is, outside the BPE model.
+    /// Returns whether token `id` stands in text as it is, outside the BPE model.
     fn is_added(&self, id: usize) -> bool {
         matches!(self.types.get(id), Some(3 | 4))
     }
@@ -218,7 +218,7 @@ impl<'a> Vocabulary<'a> {
     }
 }
 
-/// Whether texts begin with a space that isn't there, and the merges that the scores of a "llama" tokenizer stand for.
+/// Returns whether texts begin with an added space, and the merges that the scores of a "llama" tokenizer stand for.
 fn byte_fallback(file: &GgufFile, tokens: &Strings, notes: &mut Vec<String>) -> Result<(bool, Strings), String> {
     let get = |key: &str| file.metadata.get(&format!("tokenizer.ggml.{key}"));
     let space_prefix = !matches!(get("add_space_prefix"), Some(Value::Bool(false)));

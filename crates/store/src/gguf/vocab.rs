@@ -67,7 +67,7 @@ fn bpe_keys(files: &Files<'_>, rows: usize) -> Result<(Vec<String>, Entries, boo
     Ok((tokens, out, false))
 }
 
-/// The same for BPE with byte fallback.
+/// Vocabulary keys of BPE with byte fallback.
 fn spm_keys(files: &Files<'_>, rows: usize, notes: &mut Vec<String>) -> Result<(Vec<String>, Entries, bool), String> {
     let space_prefix = spm::space_prefix(files.tokenizer, notes)?;
     let spm::Pieces { tokens, scores, types } = spm::pieces(files, rows, notes)?;
@@ -157,7 +157,7 @@ fn special_id(files: &Files<'_>, name: &str, ids: &HashMap<&str, usize>) -> Opti
     })
 }
 
-/// Whether text is encoded with BOS first: tokenizer_config.json says so, or else the
+/// Returns whether text is encoded with BOS first: tokenizer_config.json says so, or else the
 /// post-processor's template does it.
 fn adds_bos(files: &Files<'_>, bos: Option<usize>) -> bool {
     if let Some(add) = files.tokenizer_config["add_bos_token"].as_bool() {

@@ -14,9 +14,9 @@ pub const NAME_LIMIT: usize = 64;
 /// A tensor to be written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PlannedTensor {
-    /// Its name.
+    /// Name of the planned tensor.
     pub name: String,
-    /// Its type.
+    /// Type of the planned tensor.
     pub ggml_type: GgmlType,
     /// Dimensions, innermost first.
     pub dims: Vec<u64>,
@@ -35,7 +35,7 @@ impl PlannedTensor {
     }
 }
 
-/// Where everything of a new file goes. Same input, same plan.
+/// Offsets of everything in a new file. The same input gives the same plan.
 #[derive(Debug, Clone)]
 pub struct Plan {
     header: Vec<u8>,
@@ -52,7 +52,7 @@ impl Plan {
     /// more than 4 dimensions, rows that are no whole blocks, duplicates, odd keys.
     pub fn new(path: &Path, metadata: &[(String, Value)], tensors: &[PlannedTensor]) -> Result<Plan> {
         let alignment = check_metadata(path, metadata)?;
-        let places = place(path, tensors, alignment)?;
+        let places = tensor_offsets(path, tensors, alignment)?;
         let mut header = b"GGUF".to_vec();
         header.extend_from_slice(&3u32.to_le_bytes());
         put_len(tensors.len(), &mut header);
@@ -82,7 +82,7 @@ impl Plan {
         &self.header
     }
 
-    /// Where tensor `i` starts in the file, in the order given. What lies between tensors is zero.
+    /// Offset of tensor `i` in the file, in the order given. Gaps between tensors are zeros.
     pub fn offset(&self, i: usize) -> u64 {
         self.tensors[i].0
     }
@@ -97,8 +97,8 @@ impl Plan {
         self.len
     }
 
-    /// Where the value of `key` stands in the file (of a string, its first byte), for values
-    /// of fixed length that are known only after the data.
+    /// Offset in the file of the value of `key` (of a string, its first byte), for values of fixed length that are
+    /// known only after the data.
     pub fn value_offset(&self, key: &str) -> Option<u64> {
         self.values.get(key).copied()
     }
@@ -126,7 +126,7 @@ fn check_metadata(path: &Path, metadata: &[(String, Value)]) -> Result<u64> {
 }
 
 /// Offsets from the start of the data, and lengths.
-fn place(path: &Path, tensors: &[PlannedTensor], alignment: u64) -> Result<Vec<(u64, u64)>> {
+fn tensor_offsets(path: &Path, tensors: &[PlannedTensor], alignment: u64) -> Result<Vec<(u64, u64)>> {
     let mut seen = HashSet::new();
     let mut places = Vec::with_capacity(tensors.len());
     let mut end = 0u64;

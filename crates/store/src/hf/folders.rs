@@ -1,4 +1,4 @@
-//! What a folder is: where its weights lie, or why it has none and the way out.
+//! Kinds of folders: the weight files of a model folder, or the reason why a folder has none, with the way out.
 
 use super::{CONFIG_FILE, Weights, is_file, pickle, shard_of};
 use crate::{
@@ -9,11 +9,11 @@ use crate::{
 };
 use std::{fs, path::Path};
 
-/// What an adapter is, and the way out.
+/// Error text for an adapter, with the way out.
 const ADAPTER: &str = "is a PEFT (LoRA) adapter, not a model: merge it into its base model first (peft: \
     PeftModel.from_pretrained(base, adapter).merge_and_unload().save_pretrained(folder)) and give that folder";
 
-/// What Mistral's own format is, and the way out.
+/// Error text for Mistral's own format, with the way out.
 const MISTRAL: &str = "is in Mistral's own format, whose tensors have other names: convert it with transformers' \
     convert_mistral_weights_to_hf.py, or download the repository's other safetensors files, and give that folder";
 
@@ -96,7 +96,7 @@ pub(super) fn refuse_other_formats<'a>(weights: &Weights, names: impl Iterator<I
     other_format(names).map_or(Ok(()), |what| Err(Error::unsupported(path, what)))
 }
 
-/// What weights with these names are, if they are of a format that is not read, and the way out.
+/// Returns the error text, with the way out, for weights whose names show a format that is not read.
 pub(crate) fn other_format<'a>(mut names: impl Iterator<Item = &'a String>) -> Option<&'static str> {
     let name = names.find(|name| name.contains(".lora_A.") || *name == "tok_embeddings.weight")?;
     Some(if name.contains(".lora_A.") { ADAPTER } else { MISTRAL })

@@ -31,8 +31,8 @@ pub(super) fn check(folder: &Path, path: &Path) -> Result<()> {
     ))
 }
 
-/// Whether `target` is a blob of the cache that `folder` is a snapshot of (`REPO/snapshots/REVISION`), or of any
-/// repository of a Hugging Face cache (`models--OWNER--NAME/blobs/HASH`). Both paths are canonical.
+/// Returns whether `target` is a blob of the cache that `folder` is a snapshot of (`REPO/snapshots/REVISION`), or of
+/// any repository of a Hugging Face cache (`models--OWNER--NAME/blobs/HASH`). Both paths are canonical.
 fn is_blob(folder: &Path, target: &Path) -> bool {
     let Some(blobs) = target.parent().filter(|blobs| blobs.ends_with("blobs")) else { return false };
     let Some(repository) = blobs.parent() else { return false };

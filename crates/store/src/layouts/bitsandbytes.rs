@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 /// The tensor with the JSON that describes NF4 codes.
 pub(super) const NF4_STATE: &str = ".weight.quant_state.bitsandbytes__nf4";
 
-/// The same for FP4.
+/// Suffix of the tensor that holds the state of an FP4 weight.
 pub(super) const FP4_STATE: &str = ".weight.quant_state.bitsandbytes__fp4";
 
 /// The longest state that is read.

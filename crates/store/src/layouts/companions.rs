@@ -17,7 +17,7 @@ const GGUF_SCALE: &str = ".scale";
 const OF_ACTIVATIONS: [&str; 7] =
     [".input_scale", ".scale_input", ".input_global_scale", ".output_scale", ".q_scale", ".k_scale", ".v_scale"];
 
-/// What is known of tensors that are refused.
+/// Suffixes of refused tensors, with the reason.
 const REFUSED: [(&str, &str); 5] = [
     (
         ".weight_scale_2",
@@ -79,7 +79,7 @@ pub(super) fn unneeded(site: Site<'_>, layout: Layout, codes: Codes, used: &[&st
     Ok(unneeded)
 }
 
-/// Whether a tensor is a scale that engines round activations with.
+/// Returns whether a tensor is a scale that engines round activations with.
 pub(super) fn is_of_activations(name: &str) -> bool {
     OF_ACTIVATIONS.iter().any(|suffix| name.ends_with(suffix))
 }

@@ -119,7 +119,7 @@ pub(super) struct Affine {
     groups: Option<Vec<u32>>,
 }
 
-/// How zero points are stored.
+/// Storage of zero points.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ZeroPoints {
     /// There are none: all are 0.
@@ -140,7 +140,7 @@ impl Affine {
         self.int.codes.len() + self.int.scales.data.len() + 2 * self.count() + order
     }
 
-    /// What the codes are, and the type of the scales.
+    /// Codes of the matrix, and the type of the scales.
     pub fn codes(&self) -> (Codes, Option<FloatType>) {
         let (bits, grouping) = (self.int.packing.bits(), self.int.grouping);
         (Codes::Affine { bits, grouping, ordered: self.groups.is_some() }, Some(self.int.scales.ty))
@@ -382,7 +382,7 @@ impl<'a> Group<'a> {
     }
 }
 
-/// How closely a target means a module; the closest is the least.
+/// Closeness with which a target names a module; the closest is the least.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Rank {
     Name,
@@ -390,8 +390,8 @@ enum Rank {
     Class,
 }
 
-/// How a target of a group (a module's name, `re:` and a pattern of names, or a class of modules) means the module; none
-/// where it doesn't.
+/// Returns how closely a target of a group (a module's name, `re:` and a pattern of names, or a class of modules) names
+/// the module; none where it doesn't.
 fn rank(site: Site<'_>, target: &str) -> Result<Option<Rank>> {
     let Some(pattern) = target.strip_prefix("re:") else {
         // Modules with packed weights are linear layers, whatever their class is called.

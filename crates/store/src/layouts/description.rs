@@ -4,7 +4,7 @@ use super::{compressed, gptq};
 use crate::Bytes;
 use schemes::{Activation, Bits, FloatType, GgmlType, Grouping, Matrix, Nf4Absmax, ScaledStorage, Scheme, Storage};
 
-/// How a module's weights lie in its tensors.
+/// Layout of a module's weights in its tensors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Layout {
     /// Floats or ggml blocks.
@@ -25,13 +25,13 @@ pub enum Layout {
     Float8,
 }
 
-/// What the codes of a matrix are.
+/// Codes of a matrix.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Codes {
     Float(FloatType),
     Ggml(GgmlType),
     Int(Bits, Grouping),
-    /// With zero points; `ordered` where the columns are grouped in another order than their own.
+    /// Integer codes with zero points; `ordered` where the columns are grouped in another order than their own.
     Affine {
         bits: Bits,
         grouping: Grouping,
@@ -53,7 +53,7 @@ pub(super) enum Codes {
 pub struct Description {
     /// The module, such as `model.layers.0.mlp.down_proj`.
     pub module: String,
-    /// How the weights lie in the tensors.
+    /// Layout of the weights in the tensors.
     pub layout: Layout,
     /// Output features; at least 1.
     pub rows: usize,
@@ -61,7 +61,7 @@ pub struct Description {
     pub cols: usize,
     /// The scheme's name, as tables show it.
     pub scheme: String,
-    /// What happens to the layer's activations.
+    /// Treatment of the layer's activations.
     pub activation: Activation,
     /// Bytes of codes and scales.
     pub packed_bytes: usize,
@@ -114,7 +114,7 @@ impl Description {
         self.rows * self.cols
     }
 
-    /// Whether the weights are other than floats.
+    /// Returns whether the weights are other than floats.
     pub fn is_quantized(&self) -> bool {
         !matches!(self.codes, Codes::Float(_))
     }

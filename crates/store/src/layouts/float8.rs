@@ -41,7 +41,7 @@ pub(super) fn describe(site: Site<'_>) -> Result<Described> {
     Ok(Described::views(matrix, [".weight"].into_iter().chain(suffix)))
 }
 
-/// Whether config.json says that the weights are 8-bit floats as they stand.
+/// Returns whether config.json says that the weights are 8-bit floats as they stand.
 fn is_plain_type(model: &Model) -> bool {
     let Some(json) = model.config_json.as_ref().filter(|_| quantization(model).is_none()) else { return false };
     let said = |key: &str| json.get(key).and_then(Value::as_str) == Some("float8_e4m3fn");

@@ -1,4 +1,4 @@
-//! What the gate lets in: companions of weights, odd shapes, and models made of random tensors.
+//! Tests of the layout gate: companions of weights, odd shapes, and models made of random tensors.
 
 use super::{Gate, Layout};
 use crate::{Bytes, Container, DType, Linear, Model, Tensor, open, testing::*};
@@ -196,7 +196,8 @@ fn targets_of_groups_rank_by_how_close_they_are() {
     assert!(run(outputs).expect_err("refused").contains("output_activations"));
 }
 
-/// What layouts, known ones and others, put behind a module's name: of random modules here and in the fuzz target.
+/// Suffixes that layouts, known ones and others, put behind a module's name: for random modules here and in the fuzz
+/// target.
 fn suffixes() -> Vec<&'static str> {
     include_str!("suffixes.txt").lines().collect()
 }

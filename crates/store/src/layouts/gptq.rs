@@ -12,7 +12,7 @@ use schemes::{
     Storage,
 };
 
-/// Which nibble of an AWQ word holds which of its eight outputs.
+/// Nibble of an AWQ word that holds each of its eight outputs.
 const AWQ_ORDER: [usize; 8] = [0, 2, 4, 6, 1, 3, 5, 7];
 
 /// A layer that has been checked and not yet turned into rows.
@@ -26,7 +26,7 @@ pub(super) struct Plan {
     groups: usize,
     /// The group of each column, where columns are grouped in another order than their own.
     order: Option<Vec<u32>>,
-    /// Whether all zero points are the middle of the codes, or there are none.
+    /// True if all zero points are the middle of the codes, or absent.
     symmetric: bool,
     scale: FloatType,
 }
@@ -82,7 +82,7 @@ impl Plan {
         codes + self.scale.size() * scales + zeros + self.order.as_ref().map_or(0, |g| 4 * g.len())
     }
 
-    /// What the codes are, and the type of the scales.
+    /// Codes of the matrix, and the type of the scales.
     pub fn codes(&self) -> (Codes, Option<FloatType>) {
         let bits = self.packing().bits();
         let codes = match self.symmetric {

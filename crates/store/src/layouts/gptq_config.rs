@@ -1,10 +1,10 @@
-//! What config.json says of GPTQ's and AWQ's layers, all of them and single ones.
+//! Settings of GPTQ's and AWQ's layers in config.json, for all layers and for single ones.
 
 use super::{Site, quantization};
 use crate::{Error, Model, Result, json::shown};
 use serde_json::{Map, Value};
 
-/// Which of the two layouts.
+/// The two layouts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     /// Words along the input features.
@@ -13,10 +13,10 @@ pub(super) enum Kind {
     Awq,
 }
 
-/// How stored zero points become zero points.
+/// Operation that turns stored zero points into zero points.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ZeroPoints {
-    /// They are what they are.
+    /// Zero points are stored as they are.
     AsStored,
     /// Each was stored less one, and wraps within the bits of a code.
     LessOne,
@@ -24,15 +24,15 @@ pub(super) enum ZeroPoints {
     LessOneInWords,
 }
 
-/// What config.json says of a layer.
+/// Settings of a layer in config.json.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Said {
     pub kind: Kind,
     pub bits: usize,
     pub zeros: ZeroPoints,
-    /// Whether zero points may be absent: all are the middle of the codes.
+    /// True if zero points may be absent: all are the middle of the codes.
     pub symmetric: bool,
-    /// Whether columns are in groups in another order than their own.
+    /// True if columns are in groups in another order than their own.
     pub ordered: bool,
     /// Columns of a group; none where a row is one group.
     pub group_size: Option<usize>,
@@ -47,8 +47,8 @@ pub(super) fn check(model: &Model, config: &Map<String, Value>) -> Result<()> {
     rules.keys().try_for_each(|rule| pattern(rule).map(|_| ())).map_err(refuse)
 }
 
-/// What config.json says of one module: of its `dynamic` rules the first whose pattern matches at the start of the name
-/// overrides the rest.
+/// Settings of one module: of the `dynamic` rules, the first whose pattern matches at the start of the name overrides
+/// the rest.
 pub(super) fn of_module(site: Site<'_>) -> Result<Said> {
     let config = quantization(site.model()).ok_or_else(|| {
         site.bad(".qweight", "config.json has no quantization_config: GPTQ or AWQ can't be told apart")
@@ -71,7 +71,7 @@ pub(super) fn of_module(site: Site<'_>) -> Result<Said> {
     read(config).map_err(|e| site.unsupported(e))
 }
 
-/// Whether a rule excludes modules, and the names that it means.
+/// Returns whether a rule excludes modules, and the pattern of their names.
 fn pattern(rule: &str) -> Result<(bool, regex::Regex), String> {
     let (excluded, pattern) = match rule.strip_prefix("-:") {
         Some(pattern) => (true, pattern),
@@ -130,7 +130,7 @@ fn read_awq(config: &Map<String, Value>, bits: u64, group_size: Option<usize>) -
     Ok(Said { kind: Kind::Awq, bits: 4, zeros: ZeroPoints::AsStored, symmetric, ordered: false, group_size })
 }
 
-/// Whether the file names GPTQModel as its writer.
+/// Returns whether the file names GPTQModel as its writer.
 fn written_by_gptqmodel(config: &Map<String, Value>) -> bool {
     let quantizer = config.get("meta").and_then(|m| m.get("quantizer"));
     let named = |v: &Value| v.as_str().is_some_and(|s| s.to_ascii_lowercase().starts_with("gptqmodel:"));

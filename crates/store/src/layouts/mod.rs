@@ -33,7 +33,7 @@ const MAX_SIDE: u64 = 1 << 40;
 /// The one entrance to a model's weights: describes modules and opens what it has described.
 pub(crate) struct Gate<'a> {
     model: &'a Model,
-    /// What many modules need again and again; none where only one is asked for.
+    /// Lookup tables that many modules need; none where only one module is asked for.
     index: Option<Index<'a>>,
 }
 
@@ -105,7 +105,7 @@ impl<'a> Site<'a> {
         self.model().tensors.get(&format!("{}{suffix}", self.module))
     }
 
-    /// What follows the module's name in the names of all tensors under it, dot included.
+    /// Suffixes of all tensors under the module's name, dot included.
     fn companions(self) -> Vec<&'a str> {
         let suffix = |name: &&'a str| name.strip_prefix(self.module).filter(|rest| rest.starts_with('.'));
         match &self.gate.index {
@@ -118,7 +118,7 @@ impl<'a> Site<'a> {
         }
     }
 
-    /// The same; an error when it is missing.
+    /// Returns the tensor with this suffix; an error when it is missing.
     fn need(self, suffix: &str) -> Result<&'a Tensor> {
         self.tensor(suffix)
             .ok_or_else(|| Error::tensor(&self.model().path, shown(&format!("{}{suffix}", self.module)), "is missing"))
@@ -251,7 +251,7 @@ impl<'a> Site<'a> {
     }
 }
 
-/// Whether any form of the module's weights is stored.
+/// Returns whether any form of the module's weights is stored.
 pub(crate) fn is_stored(model: &Model, module: &str) -> bool {
     Gate::new(model).site(module).layout().is_some()
 }
@@ -370,7 +370,8 @@ fn quantization(model: &Model) -> Option<&Map<String, Value>> {
         .as_object()
 }
 
-/// Whether some tensor has the name that a quantization method's layout gives it. Other methods have no such name.
+/// Returns whether some tensor has the name that a quantization method's layout gives it. Other methods have no such
+/// name.
 fn has_layout(model: &Model, method: &str) -> bool {
     let marks: &[&str] = match method {
         "gptq" | "awq" => &[".qweight"],
@@ -411,7 +412,7 @@ pub(crate) fn check_method(model: &Model) -> Result<()> {
     }
 }
 
-/// What the scheme of the checkpoint asks for and is not done here.
+/// Notes on settings of the checkpoint's scheme that are not applied here.
 pub(crate) fn notes(model: &Model) -> Vec<String> {
     let config = quantization(model);
     let groups = config.and_then(|c| c.get("config_groups")).and_then(Value::as_object).into_iter().flatten();

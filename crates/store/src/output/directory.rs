@@ -97,7 +97,7 @@ impl OutputDir {
         self.put_in_place().map(drop)
     }
 
-    /// The same; gives the lock on the folder, which lasts until it is dropped.
+    /// Puts the folder in place, and returns the lock on it, which lasts until it is dropped.
     pub(super) fn put_in_place(mut self) -> Result<File> {
         self.sync()?;
         let contents = match self.replaced {
@@ -185,8 +185,8 @@ impl OutputDir {
         }
     }
 
-    /// Where the system can't exchange: for a moment the destination isn't there, and a kill in
-    /// that moment leaves the old folder under the name of a temporary.
+    /// Exchanges the folders in two steps, where the system can't in one: for a moment the destination isn't there, and
+    /// a kill in that moment leaves the old folder under the name of a temporary.
     pub(super) fn swap_in_steps(&self) -> io::Result<()> {
         let aside = tempfile::Builder::new().prefix(".replaced.").tempdir_in(temporary::folder(&self.target))?;
         let old = aside.path().join("old");

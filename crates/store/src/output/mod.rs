@@ -38,17 +38,17 @@ use tempfile::NamedTempFile;
 pub struct OutputFile {
     temporary: NamedTempFile,
     transient: Transient,
-    /// Where it goes.
+    /// Destination of the file.
     target: PathBuf,
-    /// What errors call it.
+    /// Path as errors show it.
     shown: PathBuf,
     guard: Guard,
 }
 
-/// What may lie at a file's destination when it is renamed there.
+/// Rule for the file that may lie at a destination when another is renamed there.
 #[derive(Debug, Clone, Copy)]
 enum Guard {
-    /// As the policy says.
+    /// The output policy decides.
     Policy(Form, Existing),
     /// Anything: the file is one of the run's own.
     Own,
@@ -116,7 +116,7 @@ impl OutputFile {
         seal_at.map_or(Ok(()), |at| self.write_all_at(provenance::seal(header).as_bytes(), at))
     }
 
-    /// Where the bytes lie until then.
+    /// Path of the bytes before they are put in place.
     pub fn temporary_path(&self) -> &Path {
         self.temporary.path()
     }

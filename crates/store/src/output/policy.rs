@@ -22,7 +22,7 @@ use std::{
     path::Path,
 };
 
-/// What a run does with a destination that exists.
+/// Treatment of a destination that exists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Existing {
     /// Refuse it.
@@ -145,7 +145,7 @@ pub(super) fn check_regular(meta: &Metadata, shown: &Path) -> Result<()> {
 /// The contents of a folder that is to be overwritten.
 #[derive(Debug, Default)]
 pub(super) struct Contents {
-    /// What programs of this project wrote: it is replaced.
+    /// Files that programs of this project wrote, which are replaced.
     pub(super) owned: BTreeMap<OsString, Metadata>,
     /// All else: it is kept.
     pub(super) kept: Vec<OsString>,
@@ -168,7 +168,7 @@ pub(super) fn kept_files(target: &Path, shown: &Path, existing: Existing) -> Res
     if target.is_dir() { lock(target, shown).map(|_| contents) } else { Ok(contents) }
 }
 
-/// The same of a folder that this process has locked.
+/// Contents of a folder that this process has locked.
 pub(super) fn locked_contents(target: &Path, shown: &Path, existing: Existing) -> Result<Contents> {
     let meta = match fs::symlink_metadata(target) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Contents::default()),

@@ -28,7 +28,7 @@ pub const SEAL_KEY: &str = "provenance.header_blake3";
 /// Metadata key of weights: a JSON object from the names of the files beside them to their BLAKE3.
 pub const FILES_KEY: &str = "provenance.files";
 
-/// What [`SEAL_KEY`] holds until the header is known, and what stands for values that are filled in later.
+/// Placeholder for [`SEAL_KEY`] until the header is known, and for values that are filled in later.
 pub const SEAL_PLACEHOLDER: &str = "0000000000000000000000000000000000000000000000000000000000000000";
 
 /// The generator that HTML pages name.
@@ -96,7 +96,7 @@ pub enum Form {
 }
 
 impl Form {
-    /// What the file is, with an article.
+    /// Noun for the file, with an article.
     pub fn name(self) -> &'static str {
         match self {
             Form::Gguf => "a GGUF file",
@@ -180,7 +180,7 @@ struct Weights {
     files: BTreeMap<String, String>,
 }
 
-/// What a weights file of this project says of itself and of the files beside it.
+/// Reads the seal of a weights file of this project, and the hashes of the files beside it.
 fn weights(path: &Path, container: Form) -> Option<Weights> {
     let bytes = Bytes::map(path).ok()?;
     let (metadata, header): (IndexMap<String, String>, usize) = if container == Form::Gguf {
@@ -274,7 +274,7 @@ pub(super) fn owned_files(folder: &Path) -> io::Result<BTreeMap<OsString, fs::Me
     Ok(owned)
 }
 
-/// Whether every line is a step or a validation, as trainings write them.
+/// Returns whether every line is a step or a validation, as trainings write them.
 fn is_metrics(path: &Path) -> io::Result<bool> {
     if !fs::symlink_metadata(path)?.is_file() {
         return Ok(false);

@@ -20,7 +20,7 @@ pub struct ResumableFile {
     file: File,
     partial: PathBuf,
     target: PathBuf,
-    /// What errors call it.
+    /// Path as errors show it.
     shown: PathBuf,
     len: u64,
     steps: u64,
@@ -29,7 +29,7 @@ pub struct ResumableFile {
 }
 
 impl ResumableFile {
-    /// Where the unfinished file of a destination lies.
+    /// Path of the unfinished file of a destination.
     ///
     /// # Errors
     /// A destination that is a broken link, a folder or a device.

@@ -19,7 +19,7 @@ const RANDOM: usize = 6;
 /// The most bytes of the destination's name in that of the temporary: names end at 255.
 const NAME: usize = 200;
 
-/// How often a temporary that another run swept in the moment of its birth is made again.
+/// Number of attempts to make a temporary that another run swept in the moment of its birth.
 const TRIES: usize = 8;
 
 /// The folder that a path lies in.

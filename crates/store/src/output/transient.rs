@@ -1,4 +1,4 @@
-//! What a program that is told to stop removes before it ends.
+//! Paths that a program removes when it is told to stop.
 
 use std::{
     collections::BTreeMap,
@@ -10,22 +10,22 @@ use std::{
 };
 use tempfile::TempDir;
 
-/// What becomes of a path when the program is told to stop.
+/// Treatment of a path when the program is told to stop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fate {
-    /// It is removed.
+    /// The path is removed.
     Removed,
-    /// It is removed if it is an empty folder.
+    /// The path is removed if it is an empty folder.
     RemovedIfEmpty,
-    /// It stays, and the user is told.
+    /// The path stays, and the user is told.
     Stays,
 }
 
-/// What is there, and what becomes of it. Whoever holds the lock makes, removes or renames it, so none of these happens
-/// in the middle of another.
+/// Paths that exist now, with their treatment. Whoever holds the lock makes, removes or renames a path, so none of
+/// these happens in the middle of another.
 static LIVE: Mutex<BTreeMap<PathBuf, Fate>> = Mutex::new(BTreeMap::new());
 
-/// How often a folder that doesn't go is tried again, and how long after: other threads may still write into it.
+/// Number of attempts to remove a folder, and the pause between them: other threads may still write into it.
 const TRIES: usize = 100;
 const PAUSE: Duration = Duration::from_millis(5);
 
@@ -50,7 +50,7 @@ impl Transient {
         Ok((folder, transient))
     }
 
-    /// What `make` makes, where it makes something, at the path that it says.
+    /// Runs `make`, and registers the path that it made.
     pub(super) fn make<T>(make: impl FnOnce() -> io::Result<Option<(T, PathBuf)>>) -> io::Result<Option<(T, Self)>> {
         let mut live = live();
         Ok(make()?.map(|(made, path)| (made, Self::remember(&mut live, &path, Fate::Removed))))

@@ -10,15 +10,15 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
-/// How a run begins in its folder.
+/// Start of a run in its folder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Begin {
     /// In a folder that is empty or not there.
     #[default]
     New,
-    /// Also in place of what an earlier run left, once there is something new.
+    /// The run replaces an earlier run's files, once there is something new.
     Overwrite,
-    /// With what an interrupted run left.
+    /// The run goes on with the files of an interrupted run.
     Resume,
 }
 
@@ -29,7 +29,7 @@ pub enum Begin {
 pub struct WorkFolder {
     path: PathBuf,
     begin: Begin,
-    /// Whether this run made it.
+    /// True if this run made it.
     made: bool,
     state: Mutex<State>,
     _transient: Option<Transient>,
@@ -73,17 +73,18 @@ impl WorkFolder {
         Ok(Self { path: path.into(), begin, made, state, _transient: transient })
     }
 
-    /// Where it is.
+    /// Path of the folder.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// How the run began.
+    /// Start of the run.
     pub fn how(&self) -> Begin {
         self.begin
     }
 
-    /// Whether the folder still holds what an earlier run left, all of which the first [`WorkFolder::start`] replaces.
+    /// Returns whether the folder still holds an earlier run's files, all of which the first [`WorkFolder::start`]
+    /// replaces.
     pub fn is_old(&self) -> bool {
         !self.state.lock().unwrap_or_else(PoisonError::into_inner).started
     }

@@ -24,7 +24,7 @@ pub(super) const METADATA: &str = "__metadata__";
 /// Types that the format knows and this project does not.
 const FOREIGN: [&str; 7] = ["F4", "F6_E2M3", "F6_E3M2", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ", "C64"];
 
-/// What the header says of one tensor.
+/// Header entry of one tensor.
 #[derive(Debug, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Entry {
@@ -44,7 +44,7 @@ pub(super) struct Header {
     pub metadata: IndexMap<String, String>,
 }
 
-/// What is wrong with a header, and with which tensor of it.
+/// Mistake in a header, and the tensor that it concerns.
 #[derive(Debug)]
 pub(super) struct Problem {
     pub tensor: Option<String>,
@@ -53,7 +53,7 @@ pub(super) struct Problem {
 }
 
 impl Problem {
-    fn of(tensor: &str, what: impl Into<String>) -> Self {
+    fn in_tensor(tensor: &str, what: impl Into<String>) -> Self {
         Problem { tensor: Some(shown(tensor)), what: what.into(), unsupported: false }
     }
 }
@@ -80,17 +80,17 @@ impl Header {
         for (name, entry) in &order {
             let (start, end) = entry.data_offsets;
             if end < start {
-                return Err(Problem::of(name, format!("data_offsets [{start}, {end}] run backwards")));
+                return Err(Problem::in_tensor(name, format!("data_offsets [{start}, {end}] run backwards")));
             }
             if start != at {
                 let kind = if start < at { "overlap the tensor before" } else { "leave a hole" };
-                return Err(Problem::of(
+                return Err(Problem::in_tensor(
                     name,
                     format!("data_offsets [{start}, {end}] {kind}: {at} is where it must start"),
                 ));
             }
             if end > data_len {
-                return Err(Problem::of(
+                return Err(Problem::in_tensor(
                     name,
                     format!("data_offsets [{start}, {end}] run past the {data_len} data bytes of the file"),
                 ));
@@ -99,7 +99,7 @@ impl Header {
             if size != Some(end - start) {
                 let size = size.map_or("more than 2^64".into(), |s| s.to_string());
                 let shape = &entry.shape.0;
-                return Err(Problem::of(
+                return Err(Problem::in_tensor(
                     name,
                     format!("{} {shape:?} needs {size} bytes, data_offsets give {}", entry.dtype, end - start),
                 ));
@@ -124,7 +124,7 @@ impl Entry {
             } else {
                 format!("unknown type {}", shown(&self.dtype))
             };
-            return Err(Problem { unsupported, ..Problem::of(name, what) });
+            return Err(Problem { unsupported, ..Problem::in_tensor(name, what) });
         };
         let element = dtype.size().unwrap_or(1) as u64;
         Ok(self.shape.0.iter().try_fold(element, |n, &d| n.checked_mul(d)))

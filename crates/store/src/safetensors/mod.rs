@@ -22,7 +22,7 @@ use std::path::Path;
 /// The longest header that the format allows.
 pub const MAX_HEADER: u64 = 100_000_000;
 
-/// What a safetensors file holds.
+/// Contents of a safetensors file.
 #[derive(Debug)]
 pub struct Contents {
     /// Tensors in the order of their data, under their stored names.
@@ -69,7 +69,7 @@ pub fn read(path: &Path, bytes: &Bytes) -> Result<Contents> {
     Ok(Contents { tensors, metadata: header.metadata })
 }
 
-/// Whether `bytes` start as a safetensors file does.
+/// Returns whether `bytes` start as a safetensors file does.
 pub(crate) fn looks_like(bytes: &[u8]) -> bool {
     match bytes.split_first_chunk::<8>() {
         Some((len, rest)) => u64::from_le_bytes(*len) <= MAX_HEADER && rest.first() == Some(&b'{'),

@@ -1,4 +1,4 @@
-//! Where every byte of a safetensors file will lie, before any is written.
+//! Offsets of every byte of a safetensors file, before any is written.
 
 use super::{MAX_HEADER, header::METADATA};
 use crate::{DType, Error, Result};
@@ -50,8 +50,8 @@ impl Plan {
         self.file_len
     }
 
-    /// Where the value of a metadata key lies in the file, without its quotes, so that a
-    /// placeholder can be overwritten by a value of the same length that needs no escapes.
+    /// Range in the file of the value of a metadata key, without its quotes, so that a placeholder can be overwritten
+    /// by a value of the same length that needs no escapes.
     pub fn metadata_value(&self, key: &str) -> Option<Range<u64>> {
         self.values.get(key).cloned()
     }

@@ -14,9 +14,9 @@ pub const INDEX_FILE: &str = "model.safetensors.index.json";
 /// One file of a model.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Shard {
-    /// Its name: [`SINGLE_FILE`], or `model-00001-of-00003.safetensors`.
+    /// Name of the shard: [`SINGLE_FILE`], or `model-00001-of-00003.safetensors`.
     pub file: String,
-    /// Which of the tensors it holds.
+    /// Range of the tensors in the shard.
     pub tensors: Range<usize>,
 }
 

@@ -75,7 +75,7 @@ pub struct Tables {
 
 impl Shape {
     /// Of a model, with blocks of so many tokens.
-    pub fn of(config: &Config, block: usize) -> Self {
+    pub fn from_config(config: &Config, block: usize) -> Self {
         Shape { heads: config.heads, kv_heads: config.kv_heads, head_dim: config.head_dim, block }
     }
 

@@ -5,9 +5,9 @@ use super::lanes::{LANES, Lanes, nearest, nearest_int, side_by_side};
 use super::put_half;
 use crate::ggml::decode::half;
 
-/// How scale and minimum of a sub-block are searched: for each of `steps + 1` numbers of levels around `levels`,
-/// starting at `levels + first`, codes come from spreading the levels over the range, and scale and minimum
-/// from weighted least squares given the codes; the least weighted error wins.
+/// Search for scale and minimum of a sub-block. For each of `steps + 1` numbers of levels around `levels`, starting at
+/// `levels + first`, codes come from spreading the levels over the range, and scale and minimum from weighted least
+/// squares given the codes. The least weighted error wins.
 struct Search {
     levels: i32,
     first: f32,
@@ -17,10 +17,10 @@ struct Search {
     absolute: bool,
 }
 
-/// What a search found.
+/// Result of a search.
 struct Found {
     scale: Lanes,
-    /// What is subtracted; not negative.
+    /// Minimum, which is subtracted; not negative.
     minimum: Lanes,
     /// The code of `x` is the integer nearest to `inverse * (x - low)`.
     inverse: Lanes,

@@ -21,7 +21,7 @@ pub(super) fn nearest(x: f32, low: i32, high: i32) -> f32 {
     f32::from_bits(bits as u32) - ROUND
 }
 
-/// As [`nearest`], as an integer and without limits.
+/// Like [`nearest`], as an integer and without limits.
 #[inline(always)]
 pub(super) fn nearest_int(x: f32) -> i32 {
     // ggml masks the bits like this too, so that what is beyond 2^22 becomes the same wrong number.

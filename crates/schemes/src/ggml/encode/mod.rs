@@ -50,13 +50,13 @@ pub fn write_q4_0(codes: &[i8], scale_of_block: impl Fn(usize) -> f16, out: &mut
     }
 }
 
-/// How a type is encoded.
+/// Encoder of a type.
 struct Rule {
     /// From whole blocks of weights to their bytes.
     encode: fn(&[f32], &mut [u8]),
     /// The largest weight over the largest f16 scale that it may need, about.
     levels: f32,
-    /// Where the f16 scales stand in a block.
+    /// Offsets of the f16 scales in a block.
     scales: &'static [usize],
 }
 
@@ -79,7 +79,7 @@ fn rule(ty: GgmlType) -> Option<Rule> {
     }
 }
 
-/// Whether [`encode_rows`] knows the type.
+/// Returns whether [`encode_rows`] knows the type.
 pub fn is_encodable(ty: GgmlType) -> bool {
     rule(ty).is_some()
 }

@@ -20,7 +20,7 @@ fn level(x: f32) -> f32 {
 
 /// The place of [`level`] in the list.
 #[inline(always)]
-fn place(x: f32) -> u8 {
+fn level_index(x: f32) -> u8 {
     let mut place = 0u8;
     for k in 1..16 {
         place += u8::from(x >= (NON_LINEAR[k - 1] + NON_LINEAR[k]) / 2.0);
@@ -78,7 +78,7 @@ fn search(x: &[Lanes; 32]) -> Lanes {
 #[inline(always)]
 fn places(x: &[f32; 32], scale: f32) -> [u8; 32] {
     let inverse = if scale == 0.0 { 0.0 } else { 1.0 / scale };
-    x.map(|x| place(inverse * x))
+    x.map(|x| level_index(inverse * x))
 }
 
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512bw+avx512vl", "x86_64+avx2+fma"))]
