@@ -80,7 +80,7 @@ def differing(ours, theirs):
 
 
 def perplexity(args, artifact, math):
-    done = run([args.bin / "qeval", "perplexity", artifact, "--protocol", "llama.cpp", "--corpus", args.text, "--tokens",
+    done = run([args.bin / "qeval", "perplexity", artifact, "--protocol", "llama.cpp", "--text", args.text, "--tokens",
                 args.tokens, "--engine-math", math, "--json"])
     return json.loads(done.stdout)["corpora"][0]["perplexity"]["value"]
 

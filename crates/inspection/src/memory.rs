@@ -272,7 +272,7 @@ fn check(cache: CacheShape, request: &Request) -> Result<()> {
         return wrong("--overhead takes a size in GiB, 0 to 1,000,000");
     }
     if request.context == 0 {
-        return wrong("--context takes at least 1 token");
+        return wrong("--ctx takes at least 1 token");
     }
     Ok(())
 }

@@ -5,7 +5,7 @@ use crate::ast::{CallArgs, Expr, Macro, Postfix};
 use crate::error::{Error, Result};
 use crate::interpreter::Interpreter;
 use crate::value::{Dict, Global, Key, Loop, Seq, SeqKind, Value};
-use crate::{methods, ops, sequences};
+use crate::{ops, python_methods as methods, sequences};
 use indexmap::IndexMap;
 use std::rc::Rc;
 

@@ -3,7 +3,7 @@
 use crate::args::{Args, flag, int, text};
 use crate::error::{Error, Result};
 use crate::interpreter::Interpreter;
-use crate::methods::{self, capitalize, join, pad};
+use crate::python_methods::{self as methods, capitalize, join, pad};
 use crate::text::{format_value, percent};
 use crate::value::{Key, Number, Seq, SeqKind, Value};
 use crate::{json, ops, sequences};

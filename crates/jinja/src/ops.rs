@@ -3,7 +3,7 @@
 use crate::ast::Comparison;
 use crate::budget::Budget;
 use crate::error::{Error, Result};
-use crate::methods::pairs;
+use crate::python_methods::pairs;
 use crate::text::percent;
 use crate::value::{Key, Number, Seq, SeqKind, Value};
 use std::cmp::Ordering;

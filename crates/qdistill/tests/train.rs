@@ -298,7 +298,7 @@ fn misfits_are_one_line() {
         let message = text(&out.stderr);
         assert!(out.status.code() == Some(code) && message.contains(what), "{:?}: {message}", out.status);
     };
-    says(&["--temperature", "3"], 1, "--temperatures 3");
+    says(&["--temperature", "3"], 1, "--temperature 3");
     says(&["--alpha", "2"], 2, "alpha must lie between 0 and 1");
     says(&["--student", "bogus"], 2, "'bogus' is none of a FILE.toml");
     says(&["--student", "layers:2,1"], 2, "ascending order");

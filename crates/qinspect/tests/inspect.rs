@@ -43,7 +43,7 @@ fn memory_of_a_model_and_of_a_number() {
     refuses(&[&args[..], &["--vram", "8,-1"]].concat(), 2, "--vram takes sizes above 0");
     refuses(&[&args[..], &["--vram", "-1"]].concat(), 2, "--vram takes sizes above 0");
     refuses(&[&args[..], &["--overhead", "-4"]].concat(), 2, "--overhead takes a size");
-    refuses(&[&args[..], &["--context", "0"]].concat(), 2, "--context takes at least 1");
+    refuses(&[&args[..], &["--context", "0"]].concat(), 2, "--ctx takes at least 1");
 }
 
 #[test]

@@ -128,3 +128,16 @@ fn planted_outliers_are_found_by_name() {
     let named = [&widest["module"], &widest["max_col"], &widest["top_col"]];
     assert_eq!(named, [&Value::from("model.layers.1.mlp.down_proj"), &CHANNEL.into(), &CHANNEL.into()]);
 }
+
+#[test]
+fn a_difference_is_an_exit_code_where_asked() {
+    let other = copy_of_fixture();
+    let path = other.path().to_str().expect("plain");
+    let diff = |args: &[&str]| {
+        let mut command = assert_cmd::Command::cargo_bin("qinspect").expect("built");
+        command.args(["diff", FIXTURE, path]).args(args).output().expect("runs").status.code()
+    };
+    assert_eq!((diff(&[]), diff(&["--exit-code"])), (Some(0), Some(0)));
+    change_weights(other.path(), |name, index, w| if name == "model.norm.weight" && index == 3 { -w } else { w });
+    assert_eq!((diff(&[]), diff(&["--exit-code"])), (Some(0), Some(1)));
+}

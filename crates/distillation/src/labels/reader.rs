@@ -152,7 +152,7 @@ impl Labels {
         let index = listed.iter().position(|&t| t == temperature);
         if self.kind() != Kind::Full && index.is_none() {
             let what = format!("has labels at temperature {}, not {temperature}", list(listed));
-            let way_out = format!("use one of these, or label again with --temperatures {temperature}");
+            let way_out = format!("use one of these, or label again with --temperature {temperature}");
             return Err(Error::malformed(&self.path, format!("{what}; {way_out}")));
         }
         Ok(Reader { labels: self, temperature, index: index.unwrap_or(0) })

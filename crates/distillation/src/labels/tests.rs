@@ -292,7 +292,7 @@ fn labels_of_something_else_are_refused_with_the_way_out() {
     let tokenizer = store::TextTokenizer::new(tokenizer).expect("encodes");
     assert!(says(labels.expect_tokenizer(&tokenizer)).contains("tokens of tiny's tokenizer"));
     let e = labels.at(3.0).expect_err("not listed").to_string();
-    assert!(e.contains("at temperature 1,2,4, not 3") && e.contains("--temperatures 3"), "{e}");
+    assert!(e.contains("at temperature 1,2,4, not 3") && e.contains("--temperature 3"), "{e}");
 }
 
 #[test]

@@ -2,9 +2,9 @@
 //! stored codes, 128 columns of some rows at a time.
 
 use super::{
+    byte_planes::{CHUNK, Chunk},
     codes::Stored,
     integer::Integer,
-    planes::{CHUNK, Chunk},
     rows::ROWS,
 };
 use crate::simd::{ByteSimd, Simd};

@@ -1,6 +1,6 @@
 //! Weights that are integer codes with scales, as the integer kernels take them.
 
-use super::planes::{Meeting, Order};
+use super::byte_planes::{Meeting, Order};
 use crate::simd::Simd;
 use schemes::{
     AffineStorage, FloatType, GgmlType, Grouping, INV_127, IntStorage, Matrix, Packing, RowOrder, ScaleUse, Storage,

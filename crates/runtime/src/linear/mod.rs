@@ -1,11 +1,11 @@
 //! Linear layers that multiply from the packed form.
 
+pub mod byte_planes;
 mod bytes;
 pub mod codes;
 mod float;
 mod integer;
 pub mod panel;
-pub mod planes;
 pub mod product;
 pub mod quantized;
 pub mod rounding;

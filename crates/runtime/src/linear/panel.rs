@@ -1,7 +1,7 @@
 //! Activations as the kernels take them: packed, and quantized where asked.
 
 use super::{
-    planes::Meeting,
+    byte_planes::Meeting,
     product::Term,
     quantized::Quantized,
     rounding::Rounding,

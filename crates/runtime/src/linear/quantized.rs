@@ -1,9 +1,9 @@
 //! Activations as integer codes.
 
 use super::{
+    byte_planes::{CHUNK, Chunk, Meeting, planes},
     codes::BLOCK,
     panel::{absmax, scales},
-    planes::{CHUNK, Chunk, Meeting, planes},
 };
 use rayon::prelude::*;
 use schemes::Activation;

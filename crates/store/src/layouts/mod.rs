@@ -9,17 +9,17 @@
 //! arithmetic, and every tensor of the module must be known; nothing is decoded or repacked) and then *opened* from its
 //! description.
 
+mod all_layers;
 mod bitsandbytes;
 mod companions;
 mod compressed;
-mod declared;
 mod description;
 mod float8;
 mod gptq;
 mod gptq_config;
 mod packed;
 
-pub(crate) use declared::{declared_schemes, layers};
+pub(crate) use all_layers::{declared_schemes, layers};
 use description::{Codes, Form, Scaling};
 pub use description::{Description, Layout};
 

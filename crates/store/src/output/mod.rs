@@ -6,19 +6,19 @@
 //! program that is told to stop calls [`remove_transients`] and leaves nothing.
 
 mod directory;
+mod input_guard;
 mod policy;
 pub mod provenance;
 mod resumable;
-mod same;
 mod temporary;
 mod transient;
 mod work;
 
 pub use directory::OutputDir;
+pub use input_guard::refuse_same_file;
 pub use policy::{Existing, check_file, check_folder, check_room};
 pub use provenance::Form;
 pub use resumable::ResumableFile;
-pub use same::refuse_same_file;
 pub use transient::{Transient, remove_transients};
 pub use work::{Begin, WorkFolder};
 
