@@ -129,7 +129,7 @@ impl Encoding {
     pub fn prepass(&self, absmax: &[f32]) -> Result<Prepass, Error> {
         match self.codes() {
             Encoding::Int { bits, grouping: Grouping::Tensor, scale, .. } => {
-                let max = int::absmax(absmax);
+                let max = rowmath::absmax(absmax);
                 let unrounded = max / f32::from(bits.qmax());
                 if max.is_finite() && !int::scale_fits(unrounded, *scale) {
                     return Err(Error::ScaleRange { row: 0, value: unrounded, ty: *scale });

@@ -13,7 +13,7 @@ use crate::plan::{Plan, PlannedWeight, Source};
 use crate::source::{self, Values, Weight};
 use progress::{Progress, Unit};
 use rayon::prelude::*;
-use schemes::{FloatType, Overflow, RowOrder, int, measure::WeightError, nf4};
+use schemes::{FloatType, Overflow, RowOrder, measure::WeightError, nf4};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashSet};
 use std::ops::Range;
@@ -408,7 +408,7 @@ pub(crate) fn prepass(view: &RowsView<'_>, encoding: &Encoding) -> Result<Prepas
         .map(|rows| {
             let mut values = Vec::new();
             view.decode(rows, &mut values);
-            values.chunks(block).map(int::absmax).collect()
+            values.chunks(block).map(rowmath::absmax).collect()
         })
         .collect();
     encoding.prepass(&parts.concat())

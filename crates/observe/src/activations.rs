@@ -4,9 +4,9 @@
 //! The model runs twice: maxima come first, since the scales follow from them, then the codes that
 //! these scales give. Nothing is kept of a token but its largest value.
 
-use crate::weights::ROUND;
 use crate::{Calibration, Collector, Error};
 use progress::{Progress, Unit};
+use rowmath::round::nearest_i32;
 use runtime::{Observer, Transformer};
 use std::collections::BTreeMap;
 
@@ -291,7 +291,7 @@ impl Counter {
     }
 
     fn add(&mut self, x: f32) {
-        let code = if self.scale > 0.0 { rounded((x / self.scale).clamp(-QMAX, QMAX)) } else { 0 };
+        let code = if self.scale > 0.0 { nearest_i32((x / self.scale).clamp(-QMAX, QMAX)) } else { 0 };
         self.codes.insert(code);
         self.zeros += u64::from(code == 0);
         self.values += 1;
@@ -300,12 +300,6 @@ impl Counter {
     fn codes(&self) -> Codes {
         summary(std::slice::from_ref(self))
     }
-}
-
-/// The nearest integer, ties to even, of a number in [-127, 127]; unlike `round_ties_even` no call
-/// of a function on older processors.
-fn rounded(x: f32) -> i32 {
-    (x + ROUND).to_bits() as i32 - ROUND.to_bits() as i32
 }
 
 /// Medians over some scales, and the share of zeros over all.
@@ -484,7 +478,7 @@ mod tests {
     fn rounding_is_to_nearest_ties_to_even() {
         for i in -1016..=1016 {
             let x = i as f32 / 8.0;
-            assert_eq!(rounded(x), x.round_ties_even() as i32, "{x}");
+            assert_eq!(nearest_i32(x), x.round_ties_even() as i32, "{x}");
         }
     }
 

@@ -1,6 +1,7 @@
 //! Weights of one matrix: moments, outliers, and what each scheme loses. A few rows are decoded at
 //! a time.
 
+use rowmath::round::nearest_u8;
 use schemes::measure::WeightError;
 use schemes::{Error, FloatType, Grouping, Matrix, Scheme, ggml, int, nf4};
 use std::ops::Range;
@@ -107,7 +108,7 @@ pub fn spread<B: AsRef<[u8]>>(matrix: &Matrix<B>, sigma: f64) -> Result<Spread, 
 
 impl Sums {
     fn add(&mut self, row: usize, values: &[f32]) -> Result<(), Error> {
-        let max = int::absmax(values);
+        let max = rowmath::absmax(values);
         if !max.is_finite() {
             return Err(int::not_finite(values, row, 0));
         }
@@ -180,10 +181,6 @@ fn count_beyond<B: AsRef<[u8]>>(matrix: &Matrix<B>, mean: f64, sigma: f64, out: 
     Ok(())
 }
 
-/// Adding 1.5 * 2^23 rounds to the nearest integer, whose two's complement ends the sum's bits. (A
-/// cast checks its range and keeps the loop scalar.)
-pub(crate) const ROUND: f32 = 12_582_912.0;
-
 /// The bin of each value, for one on an edge either neighbour; gives the largest distance from the mean.
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512bw+avx512vl", "x86_64+avx2+fma"))]
 fn find_bins(values: &[f32], mean: f32, per_bin: f32, bins: &mut [u8]) -> f32 {
@@ -193,7 +190,7 @@ fn find_bins(values: &[f32], mean: f32, per_bin: f32, bins: &mut [u8]) -> f32 {
             let distance = value - mean;
             *furthest = furthest.max(distance.abs());
             let at = (distance * per_bin + SIDE as f32).clamp(0.0, 2.0 * SIDE as f32 - 0.5);
-            *bin = (at - 0.5 + ROUND).to_bits() as u8;
+            *bin = nearest_u8(at - 0.5);
         }
     }
     furthest.into_iter().fold(0.0, f32::max)
@@ -327,10 +324,10 @@ impl Prepass {
         }
         let mut blocks = Vec::new();
         each_chunk(matrix, |_, values| {
-            blocks.extend(values.chunks(nf4::BLOCK).map(int::absmax));
+            blocks.extend(values.chunks(nf4::BLOCK).map(rowmath::absmax));
             Ok(())
         })?;
-        let absmax = int::absmax(&blocks);
+        let absmax = rowmath::absmax(&blocks);
         let nested = (nested && absmax.is_finite()).then(|| {
             let (map, nested) = (nf4::dynamic_map(), nf4::nest(&blocks));
             (0..blocks.len()).map(|i| nested.absmax(&map, i)).collect()

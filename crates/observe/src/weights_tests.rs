@@ -68,7 +68,7 @@ fn losses_are_those_of_the_scheme() {
     // By hand: int4 by row with scales in F16.
     let mut hand = WeightError::default();
     for row in m.decode_all().chunks(96) {
-        let scale = int::scale_of(int::absmax(row), Bits::Four, FloatType::F16);
+        let scale = int::scale_of(rowmath::absmax(row), Bits::Four, FloatType::F16);
         let decoded: Vec<f32> = row.iter().map(|w| (w / scale).round_ties_even().clamp(-7.0, 7.0) * scale).collect();
         hand.add(row, &decoded);
     }

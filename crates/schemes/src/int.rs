@@ -1,6 +1,8 @@
 //! Symmetric integer schemes: absmax over a matrix, a row or a group.
 
 use crate::{Bits, Error, FloatType, Grouping, measure};
+use rowmath::absmax;
+use rowmath::round::{nearest, nearest_i8};
 
 /// Codes and scales of some rows.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -10,22 +12,6 @@ pub struct IntRows {
     /// The scales of these rows in order, already rounded to their stored type
     /// (empty when one scale serves the whole matrix).
     pub scales: Vec<f32>,
-}
-
-/// The largest absolute value; NaN when any value is NaN.
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512bw+avx512vl", "x86_64+avx2+fma"))]
-pub fn absmax(values: &[f32]) -> f32 {
-    // A maximum over bit patterns without the sign: vectorizes, and NaN comes out on top.
-    let mut lanes = [0u32; 16];
-    measure::each_sixteen(values, |part| {
-        for (m, v) in lanes.iter_mut().zip(part) {
-            *m = (*m).max(v.to_bits() & 0x7FFF_FFFF);
-        }
-    });
-    // In four steps, which is shorter than one after the other.
-    let eight: [u32; 8] = std::array::from_fn(|i| lanes[i].max(lanes[i + 8]));
-    let four: [u32; 4] = std::array::from_fn(|i| eight[i].max(eight[i + 4]));
-    f32::from_bits(four[0].max(four[2]).max(four[1].max(four[3])))
 }
 
 /// `absmax / qmax`, rounded to the stored type.
@@ -148,7 +134,7 @@ pub fn quantize_rows_scb(src: &[f32], cols: usize, first_row: usize, out: &mut I
         }
         out.scales.push(max);
         let factor = if max == 0.0 { 0.0 } else { 127.0 / max };
-        out.codes.extend(row.iter().map(|w| rounded((w * factor).clamp(-127.0, 127.0))));
+        out.codes.extend(row.iter().map(|w| nearest_i8((w * factor).clamp(-127.0, 127.0))));
     }
     Ok(())
 }
@@ -167,29 +153,18 @@ pub fn not_finite(weights: &[f32], row: usize, first_col: usize) -> Error {
     Error::NotFinite { row, col: first_col + col, value: weights.get(col).copied().unwrap_or(f32::NAN) }
 }
 
-/// Adding and subtracting 1.5 * 2^23 rounds to the nearest integer, ties to even, for
-/// |x| < 2^22, and unlike `round_ties_even` it vectorizes on every target.
-const ROUND: f32 = 12_582_912.0;
-
-/// The nearest integer to `x` in [-127, 127], ties to even: the sum's low byte is the integer in
-/// two's complement. (A cast from float would check its range and keep loops scalar.)
-#[inline(always)]
-fn rounded(x: f32) -> i8 {
-    (x + ROUND).to_bits() as i8
-}
-
 /// `round(w / scale)`, ties to even, clamped to `[-qmax, qmax]`.
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512bw+avx512vl", "x86_64+avx2+fma"))]
 pub fn quantize(weights: &[f32], scale: f32, qmax: f32, codes: &mut [i8]) {
     for (c, w) in codes.iter_mut().zip(weights) {
-        *c = rounded((w / scale).clamp(-qmax, qmax));
+        *c = nearest_i8((w / scale).clamp(-qmax, qmax));
     }
 }
 
 /// Squared error of a row.
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512bw+avx512vl", "x86_64+avx2+fma"))]
 fn lost(row: &[f32], group: usize, scales: &[f32], qmax: f32) -> f64 {
-    measure::group_losses(row, group, scales, scales, |x| (x.clamp(-qmax, qmax) + ROUND) - ROUND)
+    measure::group_losses(row, group, scales, scales, |x| nearest(x.clamp(-qmax, qmax)))
 }
 
 #[cfg(test)]

@@ -76,7 +76,7 @@ pub fn loss(src: &[f32], block: usize, ty: FloatType, nested: Option<&[f32]>) ->
 /// Hands out blocks with their scales.
 fn each_block(src: &[f32], block: usize, ty: FloatType, mut see: impl FnMut(&[f32], f32)) -> Result<(), Error> {
     for (b, weights) in src.chunks(block).enumerate() {
-        let max = int::absmax(weights);
+        let max = rowmath::absmax(weights);
         if !max.is_finite() {
             return Err(int::not_finite(weights, 0, b * block));
         }
@@ -144,7 +144,7 @@ pub fn nest(absmax: &[f32]) -> NestedAbsmax {
     let mut nested = NestedAbsmax { codes: Vec::with_capacity(absmax.len()), absmax: Vec::new(), offset };
     for block in absmax.chunks(NESTED_BLOCK) {
         let centred: Vec<f32> = block.iter().map(|a| a - offset).collect();
-        let max = int::absmax(&centred);
+        let max = rowmath::absmax(&centred);
         nested.absmax.push(max);
         nested.codes.extend(centred.iter().map(|c| {
             let x = if max == 0.0 { 0.0 } else { c / max };

@@ -7,12 +7,12 @@
 //! the tokens beyond those of the context alone are the choice's.
 
 use crate::battery::parse_lines;
-use crate::kernels;
 use crate::model::{LanguageModel, chunk_rows, chunks};
 use crate::stats::{Interval, mcnemar, wilson};
 use crate::{Bos, Encoder, Error, Result};
 use ndarray::Axis;
 use progress::{Progress, Unit};
+use rowmath::logits;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
@@ -114,7 +114,7 @@ pub fn log_likelihood(
         run.logits(range.clone(), &mut |logits| {
             for (row, at) in logits.axis_iter(Axis(0)).zip(range.clone()) {
                 let row = row.as_slice().unwrap_or_default();
-                let one = kernels::row(row)
+                let one = logits::row(row)
                     .and_then(|r| Some(f64::from(*row.get(tokens[at + 1] as usize)?) - r.log_sum_exp()));
                 sum = sum.and_then(|s| Some(s + one?));
             }

@@ -20,7 +20,6 @@ pub mod battery;
 pub mod choices;
 pub mod compare;
 mod error;
-pub mod kernels;
 pub mod load;
 pub mod model;
 pub mod rows;

@@ -99,7 +99,7 @@ pub trait Continuation {
 /// # Errors
 /// [`Error::Model`] when one is NaN or infinite.
 pub fn argmax(logits: &[f32]) -> Result<u32> {
-    let row = crate::kernels::row(logits).ok_or_else(|| Error::Model("logits are NaN or infinite".into()))?;
+    let row = rowmath::logits::row(logits).ok_or_else(|| Error::Model("logits are NaN or infinite".into()))?;
     u32::try_from(row.argmax).map_err(|_| Error::Model("the vocabulary is too large".into()))
 }
 

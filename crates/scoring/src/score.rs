@@ -1,11 +1,11 @@
 //! One pass over the windows: every model's loss on each token, and its divergence from the
 //! reference.
 
-use crate::kernels::{self, Row};
 use crate::model::{Forward, LanguageModel, chunk_rows, chunks};
 use crate::{Error, Result, Window};
 use ndarray::{ArrayView2, Axis, parallel::prelude::*};
 use progress::{Progress, Unit};
+use rowmath::logits::{self, Row};
 use serde::Serialize;
 use std::fmt;
 use std::ops::Range;
@@ -186,7 +186,7 @@ impl Failure {
 }
 
 fn known(logits: &[f32], target: u32) -> Result<Known, Fault> {
-    let row = kernels::row(logits).ok_or(Fault::NotFinite)?;
+    let row = logits::row(logits).ok_or(Fault::NotFinite)?;
     let logit = logits.get(target as usize).ok_or(Fault::NoEntry(target))?;
     Ok(Known { row, nll: row.log_sum_exp() - f64::from(*logit) })
 }
@@ -299,7 +299,7 @@ fn pair(reference: &[f32], r: &Known, artifact: &[f32], target: u32) -> Result<P
     Ok(Pair {
         nll: part_a.nll,
         reference: part_r.nll,
-        kl: kernels::divergence(x, &part_r.row, y, &part_a.row),
+        kl: logits::divergence(x, &part_r.row, y, &part_a.row),
         same_top: part_a.row.argmax == part_r.row.argmax,
         outside: outside(r, &part_r).max(outside(&a, &part_a)).max(0.0),
     })

@@ -2,9 +2,10 @@
 
 use crate::load::Compute;
 use crate::model::{Continuation, Forward, LanguageModel, argmax};
-use crate::{Error, Result, kernels};
+use crate::{Error, Result};
 use candle_core::Tensor;
 use ndarray::ArrayView2;
+use rowmath::logits as row_logits;
 use runtime::{KvCache, KvType, Transformer};
 use std::ops::{ControlFlow, Range};
 
@@ -123,7 +124,7 @@ impl Continuation for Session<'_> {
         let last = hidden.narrow(1, tokens.len() - rows, rows).map_err(|e| self.of.named(e))?;
         let logits = model.logits(&last).map_err(|e| self.of.named(e))?;
         let logits = logits.flatten_all().and_then(|l| l.to_vec1::<f32>()).map_err(|e| self.of.named(e))?;
-        if !kernels::are_finite(&logits) {
+        if !row_logits::are_finite(&logits) {
             let row = logits.iter().position(|l| !l.is_finite()).unwrap_or(0) / model.config().vocab_size;
             let token = self.cache.len() - rows + row + 1;
             return Err(Error::Model(format!("{}: logits are NaN or infinite after token {token}", self.of.name)));

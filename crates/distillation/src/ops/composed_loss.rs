@@ -2,10 +2,10 @@
 //!
 //! All rows are worked on at once; gradients are written out, as in the fused form, and not left to autograd.
 
-use super::row::FLOOR;
 use super::{Divergence, Losses, Objective, SoftRow, Target};
 use crate::soft::Resident;
 use candle_core::{D, DType, Device, Result, Tensor, bail};
+use rowmath::softened::FLOOR;
 
 /// The losses of logits `[rows, vocabulary]`, and their gradients times the scale; where there is none, the logits.
 pub(super) fn losses(

@@ -4,13 +4,13 @@
 //! that no tensor of predictions by vocabulary ever exists. candle's graph ends at the hidden states: their gradient goes back into it
 //! by the backward pass of `sum(hidden * gradient)`.
 
-use super::row::{
-    FLOOR, combine, exponentials, forward, jensen_shannon, largest, log_ratios, multiply, reverse, subtract, total,
-};
 use super::{Form, Real, composed_loss, sums};
 use crate::soft::Resident;
 use candle_core::{Result, Tensor, bail};
 use rayon::prelude::*;
+use rowmath::softened::{
+    FLOOR, combine, exponentials, forward, jensen_shannon, largest, log_ratios, multiply, reverse, subtract, total,
+};
 
 /// Divergence of a student's distribution from its teacher's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]

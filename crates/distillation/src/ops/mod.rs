@@ -12,13 +12,12 @@ mod composed_loss;
 mod distill;
 mod norm;
 mod pass;
-mod row;
 pub(crate) mod sums;
 mod swiglu;
 
 pub use distill::{Divergence, HeadGradient, Losses, Objective, SoftRow, Target, chunk_rows, head_loss};
 pub use pass::Operations;
-pub(crate) use row::{exponentials, largest, total};
+pub(crate) use rowmath::softened::{exponentials, largest, total};
 
 use candle_core::{CpuStorage, Device, Layout, Result, Tensor, WithDType, bail};
 
@@ -42,9 +41,7 @@ impl Form {
 const ROWS: usize = 16;
 
 /// A float type that the operations compute in.
-pub trait Real: WithDType {
-    /// `e^x`; in f32 within 2e-7 relative from e^-87 to e^88, and no smaller or larger than these.
-    fn exp(self) -> Self;
+pub trait Real: WithDType + rowmath::softened::Real {
     /// The natural logarithm.
     fn ln(self) -> Self;
     /// The square root.
@@ -54,10 +51,6 @@ pub trait Real: WithDType {
 }
 
 impl Real for f32 {
-    #[inline(always)]
-    fn exp(self) -> Self {
-        runtime::exp(self)
-    }
     fn ln(self) -> Self {
         f32::ln(self)
     }
@@ -73,9 +66,6 @@ impl Real for f32 {
 }
 
 impl Real for f64 {
-    fn exp(self) -> Self {
-        f64::exp(self)
-    }
     fn ln(self) -> Self {
         f64::ln(self)
     }

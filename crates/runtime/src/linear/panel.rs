@@ -9,6 +9,8 @@ use super::{
 };
 use crate::simd::Tile;
 use rayon::prelude::*;
+use rowmath::absmax;
+use rowmath::round::nearest;
 use schemes::Activation;
 use std::borrow::Cow;
 
@@ -187,14 +189,6 @@ pub fn scales(data: &[f32], stride: usize, sequences: &[usize], activation: Acti
     }
 }
 
-/// The largest magnitude; NaN where there is one, so that it is not lost.
-#[multiversion::multiversion(targets("x86_64+avx512f+avx512bw+avx512vl", "x86_64+avx2+fma"))]
-pub fn absmax(values: &[f32]) -> f32 {
-    // Magnitudes order as their bits do, and NaN comes last.
-    let bits = values.iter().fold(0u32, |m, v| m.max(v.to_bits() & 0x7FFF_FFFF));
-    f32::from_bits(bits)
-}
-
 /// `round(x / scale) * scale`, ties to even, codes clamped to [-127, 127], in place.
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512bw+avx512vl", "x86_64+avx2+fma"))]
 fn fake_quantize(row: &mut [f32], scale: f32) {
@@ -202,11 +196,8 @@ fn fake_quantize(row: &mut [f32], scale: f32) {
         row.fill(0.0);
         return;
     }
-    // Adding and subtracting 1.5 * 2^23 rounds to the nearest integer, ties to even, for
-    // |x| < 2^22, and unlike `round_ties_even` it vectorizes on every target.
-    const ROUND: f32 = 12_582_912.0;
     for x in row {
-        *x = (((*x / scale).clamp(-127.0, 127.0) + ROUND) - ROUND) * scale;
+        *x = nearest((*x / scale).clamp(-127.0, 127.0)) * scale;
     }
 }
 

@@ -3,9 +3,11 @@
 use super::{
     byte_planes::{CHUNK, Chunk, Meeting, planes},
     codes::BLOCK,
-    panel::{absmax, scales},
+    panel::scales,
 };
 use rayon::prelude::*;
+use rowmath::absmax;
+use rowmath::round::nearest_i16;
 use schemes::Activation;
 
 /// Fewer tokens than this are not interleaved; groups have a multiple of it.
@@ -202,7 +204,7 @@ fn remainder(x: &[f32], out: &mut [f32]) {
     }
 }
 
-/// `round(x / scale)` of 8 bits, ties to even; gives the scale.
+/// `nearest_i16(x / scale)` of 8 bits, ties to even; gives the scale.
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512bw+avx512vl", "x86_64+avx2+fma"))]
 fn quantize_8(x: &[f32], scale: f32, out: &mut [i16]) -> f32 {
     if scale == 0.0 {
@@ -210,7 +212,7 @@ fn quantize_8(x: &[f32], scale: f32, out: &mut [i16]) -> f32 {
         return 0.0;
     }
     for (x, o) in x.iter().zip(out) {
-        *o = round((*x / scale).clamp(-127.0, 127.0));
+        *o = nearest_i16((*x / scale).clamp(-127.0, 127.0));
     }
     scale
 }
@@ -227,15 +229,9 @@ fn quantize_16(x: &[f32], out: &mut [i16]) -> f32 {
         return 0.0;
     }
     for (x, o) in x.iter().zip(out) {
-        *o = round(*x * inverse);
+        *o = nearest_i16(*x * inverse);
     }
     top / MAX_CODE
-}
-
-/// The nearest integer, ties to even, for |x| < 2^15: adding 1.5 * 2^23 leaves it in the low bits.
-#[inline(always)]
-pub fn round(x: f32) -> i16 {
-    (x + 12_582_912.0).to_bits() as i16
 }
 
 #[cfg(test)]

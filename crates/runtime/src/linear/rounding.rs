@@ -3,8 +3,8 @@
 //! The products are then computed as always: what is reproduced is what an engine loses, not
 //! the order of its sums.
 
-use super::panel::absmax;
 use rayon::prelude::*;
+use rowmath::absmax;
 use schemes::{Activation, FloatType, GgmlType, ScaleUse, Storage};
 use store::Linear;
 

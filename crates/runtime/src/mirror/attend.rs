@@ -4,9 +4,9 @@ use super::case::{Arg, Case, Kind, Output, bytes};
 use super::kv::{Store, Stored, shape_args};
 use super::samples::Samples;
 use super::warp_sum;
-use crate::exp;
 use crate::gpu::attention::Plan;
 use crate::ops::attention::{Batch, Shape, Span};
+use rowmath::exp;
 
 /// Keys of a step of the softmax.
 const KEYS: usize = 32;

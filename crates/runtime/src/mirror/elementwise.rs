@@ -4,9 +4,9 @@ use super::case::{Arg, Case, Kind, Output};
 use super::product::converted;
 use super::samples::Samples;
 use super::{WARP, warp_sum};
-use crate::exp;
 use crate::gpu::launch::{Launch, Module};
 use half::{bf16, f16};
+use rowmath::exp;
 
 /// Threads of a block that norms a row.
 const NORM: usize = 256;

@@ -53,7 +53,7 @@ fn magnitude(values: impl IntoIterator<Item = f32>) -> f32 {
 
 /// `round(x / scale)` within 127, ties to even; 0 under scale 0.
 fn code_8(x: f32, scale: f32) -> i8 {
-    if scale == 0.0 { 0 } else { ((x / scale).clamp(-127.0, 127.0) + 12_582_912.0).to_bits() as i8 }
+    if scale == 0.0 { 0 } else { rowmath::round::nearest_i8((x / scale).clamp(-127.0, 127.0)) }
 }
 
 #[cfg(test)]

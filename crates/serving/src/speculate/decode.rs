@@ -2,8 +2,9 @@
 
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
+use rowmath::logits as row_logits;
 use scoring::model::{Continuation, argmax};
-use scoring::{Error, Result, kernels};
+use scoring::{Error, Result};
 
 /// Rule that chooses tokens.
 #[derive(Debug, Clone)]
@@ -186,7 +187,7 @@ fn judge(row: &[f32], proposal: Option<&Proposal>, choice: &mut Choice) -> Resul
 /// # Errors
 /// [`Error::Model`] when a logit is not finite.
 pub fn distribution(logits: &[f32], temperature: f64) -> Result<Vec<f64>> {
-    let row = kernels::row(logits).ok_or_else(|| Error::Model("logits are NaN or infinite".into()))?;
+    let row = row_logits::row(logits).ok_or_else(|| Error::Model("logits are NaN or infinite".into()))?;
     let mut p: Vec<f64> = logits.iter().map(|&l| ((f64::from(l) - f64::from(row.max)) / temperature).exp()).collect();
     let sum: f64 = p.iter().sum();
     p.iter_mut().for_each(|p| *p /= sum);

@@ -1,8 +1,9 @@
 //! How stored keys and values are represented.
 
-use crate::linear::{panel::absmax, quantized::round};
 use crate::simd::Simd;
 use half::{f16, slice::HalfFloatSliceExt};
+use rowmath::absmax;
+use rowmath::round::nearest_i16 as round;
 
 /// An element of the store.
 pub trait Element: Copy + Default + Send + Sync + 'static {

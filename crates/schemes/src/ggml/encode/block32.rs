@@ -1,7 +1,7 @@
 //! Types with blocks of 32: one scale from the extremes of the block, no search.
 
-use super::lanes::ROUND;
 use super::put_half;
+use rowmath::round::{nearest, nearest_u8};
 
 /// Weights of a block.
 const BLOCK: usize = 32;
@@ -65,21 +65,21 @@ fn range(x: &[f32; BLOCK]) -> (f32, f32) {
 #[inline(always)]
 fn round_half_away(x: f32) -> f32 {
     let a = x.abs();
-    let even = (a + ROUND) - ROUND;
+    let even = nearest(a);
     (even + f32::from(u8::from(a - even == 0.5))).copysign(x)
 }
 
 /// The integer at or below `x`, for `x` in 0 to 2^21.
 #[inline(always)]
 fn floor(x: f32) -> f32 {
-    let near = (x + ROUND) - ROUND;
+    let near = nearest(x);
     near - f32::from(u8::from(near > x))
 }
 
 /// The low byte of a float that is a small integer.
 #[inline(always)]
 fn low_byte(integer: f32) -> u8 {
-    (integer + ROUND).to_bits() as u8
+    nearest_u8(integer)
 }
 
 /// Codes `min(levels, trunc(x * id + shift))`.

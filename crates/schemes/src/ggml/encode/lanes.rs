@@ -3,29 +3,27 @@
 //! ggml adds up each sub-block's sums one weight after the other, and byte equality needs the same order of
 //! additions. Vector code over the weights of one sub-block would change it; vector code over sub-blocks doesn't.
 
+use rowmath::round::SHIFT;
+
 /// Sub-blocks that are searched at once.
 pub(super) const LANES: usize = 16;
 
 /// One number for each of the sub-blocks.
 pub(super) type Lanes = [f32; LANES];
 
-/// 1.5 * 2^23: adding it rounds to the nearest integer, halves to even, which then stands in the low bits.
-/// Unlike float-to-integer casts, which saturate, this vectorizes.
-pub(super) const ROUND: f32 = 12_582_912.0;
-
 /// The integer nearest to `x`, halves to even, clamped to `low..=high`; for |x| below 2^22.
 #[inline(always)]
 pub(super) fn nearest(x: f32, low: i32, high: i32) -> f32 {
-    let zero = ROUND.to_bits() as i32;
-    let bits = ((x + ROUND).to_bits() as i32).max(zero + low).min(zero + high);
-    f32::from_bits(bits as u32) - ROUND
+    let zero = SHIFT.to_bits() as i32;
+    let bits = ((x + SHIFT).to_bits() as i32).max(zero + low).min(zero + high);
+    f32::from_bits(bits as u32) - SHIFT
 }
 
 /// Like [`nearest`], as an integer and without limits.
 #[inline(always)]
 pub(super) fn nearest_int(x: f32) -> i32 {
     // ggml masks the bits like this too, so that what is beyond 2^22 becomes the same wrong number.
-    ((x + ROUND).to_bits() & 0x007F_FFFF) as i32 - 0x0040_0000
+    ((x + SHIFT).to_bits() & 0x007F_FFFF) as i32 - 0x0040_0000
 }
 
 /// Weight `i` of each of the consecutive sub-blocks, for each `i`; lanes beyond the end are 0.

@@ -4,7 +4,7 @@
 //! 2e-7); sums run in f32 over at most 64 terms a lane and from there on in f64, so that a mean
 //! over tokens is good to better than 1e-6.
 
-use runtime::exp;
+use crate::exp;
 
 /// Maximum and sum of exponentials of a row of finite logits.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -1,17 +1,17 @@
 //! The exponential of one number, for loops that compilers turn into vector code.
 
+use crate::round::SHIFT;
+
 /// `e^x` by Cephes' polynomial: within 2e-7 relative from e^-87 to e^88, and no smaller or larger
 /// than these. NaN stays NaN. Inlined, so that it is compiled for its caller's instructions.
 #[inline(always)]
 pub fn exp(x: f32) -> f32 {
     const LN2_HI: f32 = 0.693_359_4;
     const LN2_LO: f32 = -2.121_944_4e-4;
-    /// 1.5 x 2^23: adding it rounds to a whole number.
-    const MAGIC: f32 = 12_582_912.0;
     let x = if x < -87.0 { -87.0 } else { x };
     let x = if x > 88.0 { 88.0 } else { x };
-    let shifted = x * std::f32::consts::LOG2_E + MAGIC;
-    let n = shifted - MAGIC;
+    let shifted = x * std::f32::consts::LOG2_E + SHIFT;
+    let n = shifted - SHIFT;
     let r = (x - n * LN2_HI) - n * LN2_LO;
     let mut p = 1.987_569_1e-4;
     p = p * r + 1.398_199_9e-3;
