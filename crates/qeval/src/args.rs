@@ -93,9 +93,16 @@ pub struct MeasureArgs {
     /// Multiple-choice items to score by log-likelihood: a JSON lines file.
     #[arg(long, value_name = "FILE")]
     pub choices: Option<PathBuf>,
+    /// Measure no token agreement. It is left out as well under --battery none --no-speed, which leaves perplexity and KL.
+    #[arg(long)]
+    pub no_agreement: bool,
     /// Measure no speed.
     #[arg(long)]
     pub no_speed: bool,
+    /// First look in seconds to minutes: at most 512 tokens of each text, no battery, no agreement, no speed. The
+    /// verdicts are mostly inconclusive.
+    #[arg(long, conflicts_with = "tokens")]
+    pub quick: bool,
     /// Difference from the reference's perplexity that is accepted, in percent. The verdict says whether an artifact
     /// is shown to lie within it, in perplexity and in mean KL (ln(1 + margin) nats).
     #[arg(long, default_value_t = Margin::default(), value_name = "PERCENT")]
@@ -103,6 +110,19 @@ pub struct MeasureArgs {
     /// Seed of the bootstrap.
     #[arg(long, default_value_t = 0, value_name = "N")]
     pub seed: u64,
+}
+
+impl MeasureArgs {
+    /// Name of the battery to ask; `none` under `--quick`.
+    pub fn battery_name(&self) -> &str {
+        if self.quick { "none" } else { &self.battery }
+    }
+
+    /// Whether token agreement is measured.
+    pub fn measures_agreement(&self) -> bool {
+        let only_text = self.battery_name() == "none" && self.no_speed;
+        !(self.no_agreement || self.quick || only_text)
+    }
 }
 
 /// `--bos`.

@@ -115,7 +115,7 @@ fn figures_that_cannot_be_have_a_warning() {
         busy("719% of the bandwidth that was measured") + ", or the weights lie in the processor's caches",
         busy("250% of the f32 peak that was measured") + ", or this is no release build",
         busy("130% of the matrix rate that was measured"),
-        busy("130% lie between a median and one of its runs"),
+        "a.gguf: unreliable: runs varied by 130%; rerun on an idle machine".into(),
     ];
     assert_eq!(found.models[0].warnings(), warnings);
     found.warnings = warnings.into();

@@ -10,6 +10,9 @@ use scoring::load::Compute;
 use scoring::{Corpus, choices};
 use std::path::Path;
 
+/// Tokens of each text that `--quick` scores.
+const QUICK_TOKENS: usize = 512;
+
 /// Notes on how the results were computed.
 pub fn notes(args: &TextArgs, compute: &Compute) -> Vec<String> {
     let (math, cache) = (args.engine.engine_math.note(), args.kv.map(KvArg::note));
@@ -24,7 +27,10 @@ pub fn texts<'a>(text: &'a TextArgs, measure: &'a MeasureArgs) -> Vec<&'a Path> 
 
 /// Builds the request from the arguments.
 pub fn request(text: &TextArgs, measure: &MeasureArgs, gates: &GateArgs) -> Result<Request> {
-    let protocol = text.protocol();
+    let mut protocol = text.protocol();
+    if measure.quick {
+        protocol.tokens = Some(QUICK_TOKENS);
+    }
     protocol.check()?;
     let choices = match &measure.choices {
         Some(path) => Some(choices::parse(path, &builtin::read(path)?)?),
@@ -33,9 +39,10 @@ pub fn request(text: &TextArgs, measure: &MeasureArgs, gates: &GateArgs) -> Resu
     Ok(Request {
         protocol,
         corpora: corpora(text)?,
-        battery: builtin::battery(&measure.battery)?,
+        battery: builtin::battery(measure.battery_name())?,
         choices,
-        speed: !measure.no_speed,
+        agreement: measure.measures_agreement(),
+        speed: !(measure.no_speed || measure.quick),
         seed: measure.seed,
         margin: measure.margin,
         limits: gates.limits(),

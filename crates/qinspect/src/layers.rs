@@ -150,7 +150,7 @@ fn ranked(found: &Layers, glyphs: Glyphs) -> Result<Table, report::Error> {
         Column::number("kl", "KL mean").unit("nats").parts(&["mean", "ci95.low", "ci95.high"]),
         Column::text("bar", ""),
         Column::number("share", "Share of\nthe sum").machine_only(),
-        Column::number("kl_per_bpw", "KL for\na bpw"),
+        Column::number("kl_per_bpw", "KL per\nadded bit"),
         Column::number("same_top1", "Same\ntop 1"),
         Column::text("kept", "Recipe"),
         Column::text("pattern", "").machine_only(),
@@ -190,7 +190,7 @@ fn ranked(found: &Layers, glyphs: Glyphs) -> Result<Table, report::Error> {
     }
     table.note(format!("{}: {}.", found.text, found.rule));
     table.note(format!(
-        "KL for a bpw: the part's KL over what {} would add to the whole, in bits per weight; a recipe takes the largest.",
+        "KL per added bit: the part's KL over the bits per weight that {} would add to the whole model; a recipe takes the largest.",
         found.keep
     ));
     table.note(

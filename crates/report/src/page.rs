@@ -221,6 +221,8 @@ struct ColumnView {
 #[derive(Serialize)]
 struct CellView {
     tag: &'static str,
+    /// Header of the column, which stands before the cell where a row is shown as a card.
+    label: String,
     class: String,
     symbol: &'static str,
     word: &'static str,
@@ -294,6 +296,7 @@ fn cell_view(cell: &Cell, column: &Column, is_first: bool) -> CellView {
     }
     CellView {
         tag: if is_first { "th" } else { "td" },
+        label: column.header_line(),
         class,
         symbol: cell.tone.symbol(),
         word: cell.tone.word(),

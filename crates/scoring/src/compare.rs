@@ -85,6 +85,8 @@ pub struct Request {
     pub battery: Option<Battery>,
     /// Multiple-choice items.
     pub choices: Option<Vec<choices::Item>>,
+    /// Switch for token agreement.
+    pub agreement: bool,
     /// Switch for measuring speed.
     pub speed: bool,
     /// Seed of the bootstrap.
@@ -140,6 +142,7 @@ pub fn compare(
         corpora: infos(&request.corpora, &cuts),
         battery: request.battery.as_ref().map(|b| b.name.clone()),
         choices: request.choices.as_ref().map(Vec::len),
+        agreement: request.agreement,
         speed: request.speed,
         seed: request.seed,
         margin: request.margin,
@@ -171,18 +174,10 @@ fn ask(
 ) -> Result<()> {
     let bos = request.protocol.bos;
     let reference = first.subject;
-    progress.start("agreement", Some(1 + others.len() as u64), Unit::Items);
     let broken = |e: Error| e.of_reference(&reference.artifact);
-    let written = agreement::write(reference.model, reference.encoder, &agreement::PROMPTS, bos).map_err(broken)?;
-    progress.advance(1);
-    for other in others.iter_mut() {
-        if other.is_paired() {
-            let prompts = other.step(|s| agreement::agree(s.model, &written));
-            other.row.agreement = prompts.map(|p| agreement::Score::new(&p));
-        }
-        progress.advance(1);
+    if request.agreement {
+        agree(reference, others, bos, progress).map_err(broken)?;
     }
-    progress.finish();
     if let Some(battery) = &request.battery {
         let ask = |s: &Subject<'_>| {
             let rules = battery::Rules { bos, end: &s.end };
@@ -202,6 +197,29 @@ fn ask(
             other.row.choices = other.step(answer).map(|right| choices::Score::new(&right, Some(&known)));
         }
     }
+    Ok(())
+}
+
+/// Token agreement of the artifacts with the reference's continuations.
+fn agree(
+    reference: &Subject<'_>,
+    others: &mut [Contestant<'_>],
+    bos: store::Bos,
+    progress: &dyn Progress,
+) -> Result<()> {
+    progress.start("agreement", Some(1 + others.len() as u64), Unit::Items);
+    progress.message(&reference.artifact);
+    let written = agreement::write(reference.model, reference.encoder, &agreement::PROMPTS, bos)?;
+    progress.advance(1);
+    for other in others.iter_mut() {
+        progress.message(&other.subject.artifact);
+        if other.is_paired() {
+            let prompts = other.step(|s| agreement::agree(s.model, &written));
+            other.row.agreement = prompts.map(|p| agreement::Score::new(&p));
+        }
+        progress.advance(1);
+    }
+    progress.finish();
     Ok(())
 }
 

@@ -29,6 +29,8 @@ pub struct Comparison {
     pub battery: Option<String>,
     /// Multiple-choice items that were scored.
     pub choices: Option<usize>,
+    /// True if token agreement was measured.
+    pub agreement: bool,
     /// True if speed was measured.
     pub speed: bool,
     /// Seed of the bootstrap.

@@ -3,35 +3,44 @@
 use super::legend;
 use super::table::{self, tone};
 use crate::models::file_name;
-use report::chart::{Axis, Bar, BarChart, Better, Distribution, Guide, Histogram, Mark, Point, Ridge, Scale, Scatter};
+use report::chart::{Axis, Bar, BarChart, Better, Distribution, Histogram, Mark, Point, Ridge, Scale, Scatter};
 use report::format;
 use report::page::{Fact, Page, Section};
 use report::table::{Cell, Column, Table};
 use scoring::rows::{Comparison, Row};
+use scoring::stats::Interval;
 use scoring::verdict;
 
 /// Below this divergence, a token counts as not moved at all: arithmetic alone can do that.
 const FLOOR: f64 = 1e-7;
 
-/// Beyond this multiple of the reference's perplexity, a point is only named at the plot's edge.
-const CROPPED: f64 = 3.0;
+/// Change of perplexity in percent beyond which a point is only named at the plot's edge.
+const MOST_CHANGE: f64 = 100.0;
+
+/// Keys of the columns that a choice is made by.
+const DECIDING_COLUMNS: [&str; 8] =
+    ["scheme", "verdict", "size_bytes", "change", "kl", "same_top1", "battery", "decode_tokens_per_s"];
+
+/// Keys of the columns on sizes, for the first table of details.
+const SIZE_COLUMNS: [&str; 6] = ["scheme", "bpw", "file_bpw", "resident_bytes", "weight_error", "perplexity"];
 
 /// The page.
 pub fn page(comparison: &Comparison) -> Result<Page, report::Error> {
-    let shown = report::table::Table { title: String::new(), ..table::table(comparison)? };
+    let all = table::table(comparison)?;
+    let rows = legend::notes(comparison)
+        .into_iter()
+        .fold(Section::new("The table").table(columns_of(&all, is_deciding)), Section::prose)
+        .prose("The other columns are under \"Details\".");
     let mut size = Section::new("Quality and size");
     if let Some(text) = comparison.corpora.first() {
+        let on = format!("On `{}`, against the reference, with paired 95% intervals", text.name);
         size = size
             .chart(
-                &front(comparison, Axis::log("Perplexity (lower is better), log scale")),
-                format!(
-                    "On `{}`, with 95% intervals; the line joins what nothing beats in both directions.",
-                    text.name
-                ),
+                &change_and_size(comparison),
+                format!("{on}; the line joins what nothing beats in both directions. More than {MOST_CHANGE}% is drawn at the edge."),
             )
-            .chart(&cropped(comparison), "The same points, the axis cut off where differences would be lost.");
+            .chart(&kl_and_size(comparison), format!("{on}."));
     }
-    let rows = legend::notes(comparison).into_iter().fold(Section::new("The table").table(shown), Section::prose);
     let mut sections = vec![rows, Section::new("The verdict").table(rule(comparison)?), size];
     let mut tokens = Section::new("Token by token");
     if let Some(chart) = divergence(comparison) {
@@ -40,8 +49,15 @@ pub fn page(comparison: &Comparison) -> Result<Page, report::Error> {
             format!("Share of tokens at each divergence from the reference; those below {FLOOR:e} are left out."),
         );
     }
-    tokens = tokens.chart(&agreement(comparison), "Intervals of 95%, clustered by prompt.");
+    if comparison.agreement {
+        tokens = tokens.chart(&agreement(comparison), "Intervals of 95%, clustered by prompt.");
+    }
     sections.push(tokens);
+    sections.push(
+        Section::new("Details")
+            .table(columns_of(&all, |key| SIZE_COLUMNS.contains(&key)))
+            .table(columns_of(&all, |key| key == "scheme" || !(is_deciding(key) || SIZE_COLUMNS.contains(&key)))),
+    );
     sections.push(comparison.methods.iter().cloned().fold(Section::new("How it was measured"), Section::prose));
     Ok(Page {
         title: format!("Quantized forms of {}", file_name(&comparison.reference)),
@@ -103,34 +119,57 @@ fn series(row: &Row) -> usize {
     }
 }
 
-fn front(comparison: &Comparison, y: Axis) -> Scatter {
+/// The columns that a choice is made by: they fit a screen of 1280 pixels.
+fn is_deciding(key: &str) -> bool {
+    let plain = key.split_once(':').map_or(key, |(plain, _)| plain);
+    DECIDING_COLUMNS.contains(&plain)
+}
+
+/// The table with the columns whose keys pass.
+fn columns_of(table: &Table, passes: impl Fn(&str) -> bool) -> Table {
+    Table { title: String::new(), ..table.with_columns(|column| passes(&column.key)) }
+}
+
+/// A plot over file size, which is what is saved. `y` gives value and interval of a row.
+fn over_size(
+    comparison: &Comparison,
+    (title, axis): (&str, Axis),
+    y: impl Fn(&Row) -> Option<(f64, Option<Interval>)>,
+) -> Scatter {
     let point = |row: &Row| {
-        let perplexity = row.scores.perplexity?;
-        let point = Point::new(row.label.clone(), row.bpw?, perplexity.value).series(series(row));
-        Some(match perplexity.ci95 {
-            Some(i) => point.interval(i.0, i.1),
-            None => point,
-        })
+        let (value, ci95) = y(row)?;
+        let mebibytes = row.size_bytes? as f64 / f64::from(1 << 20);
+        let point = Point::new(row.label.clone(), mebibytes, value).series(series(row));
+        Some(ci95.map_or(point.clone(), |Interval(low, high)| point.interval(low, high)))
     };
-    let reference = comparison.rows.first().and_then(|r| r.scores.perplexity);
     Scatter {
-        title: "Perplexity against bits per weight".into(),
-        x: Axis::linear("Bits per quantized weight"),
-        y,
+        title: title.into(),
+        x: Axis::linear("Size of the weight files in MiB"),
+        y: axis,
         series: vec!["8 bits".into(), "4 bits".into(), "16 bits and more".into()],
         points: comparison.rows.iter().filter_map(point).collect(),
         front: Some(Better::Lower),
-        guides: reference.map(|p| Guide { label: "reference".into(), at: p.value }).into_iter().collect(),
+        guides: Vec::new(),
     }
 }
 
-fn cropped(comparison: &Comparison) -> Scatter {
-    let axis = Axis::linear("Perplexity (lower is better)");
-    let reference = comparison.rows.first().and_then(|r| r.scores.perplexity);
-    match reference {
-        Some(p) => front(comparison, axis.to(CROPPED * p.value)),
-        None => front(comparison, axis),
-    }
+fn change_and_size(comparison: &Comparison) -> Scatter {
+    let percent = |ratio: f64| (ratio - 1.0) * 100.0;
+    let change = |row: &Row| {
+        let change = row.scores.change?;
+        Some((percent(change.ratio), change.ci95.map(|Interval(low, high)| Interval(percent(low), percent(high)))))
+    };
+    let axis = Axis::linear("Change of perplexity in % (lower is better)");
+    let is_beyond = |row: &Row| change(row).is_some_and(|(value, _)| value > MOST_CHANGE);
+    // A destroyed scheme would squash all others.
+    let axis = if comparison.rows.iter().any(is_beyond) { axis.to(MOST_CHANGE) } else { axis };
+    over_size(comparison, ("Change of perplexity against file size", axis), change)
+}
+
+fn kl_and_size(comparison: &Comparison) -> Scatter {
+    let axis = Axis::log("Mean KL divergence in nats, log scale (lower is better)");
+    let kl = |row: &Row| row.scores.kl.filter(|kl| kl.mean > 0.0).map(|kl| (kl.mean, kl.ci95));
+    over_size(comparison, ("KL divergence against file size", axis), kl)
 }
 
 fn divergence(comparison: &Comparison) -> Option<Ridge> {

@@ -31,6 +31,7 @@ pub struct Measures<'a> {
     corpora: Vec<&'a str>,
     /// Name of the battery.
     battery: Option<&'a str>,
+    agreement: bool,
     choices: bool,
     speed: bool,
 }
@@ -41,6 +42,7 @@ impl<'a> Measures<'a> {
         Measures {
             corpora: comparison.corpora.iter().map(|c| c.name.as_str()).collect(),
             battery: comparison.battery.as_deref(),
+            agreement: comparison.agreement,
             choices: comparison.choices.is_some(),
             speed: comparison.speed,
         }
@@ -51,6 +53,7 @@ impl<'a> Measures<'a> {
         Measures {
             corpora: request.corpora.iter().map(|c| c.name.as_str()).collect(),
             battery: request.battery.as_ref().map(|b| b.name.as_str()),
+            agreement: request.agreement,
             choices: request.choices.is_some(),
             speed: request.speed,
         }
@@ -73,19 +76,19 @@ fn columns(measures: &Measures<'_>) -> Vec<Column> {
         Column::text("error", "Error").machine_only(),
         Column::number("size_bytes", "Size").help("Bytes of the files that hold weights."),
         Column::number("bpw", "bpw").help("Bits per quantized weight, codes and scales, as the scheme counts them."),
-        Column::number("file_bpw", "bpw\nof file").help("Bits on disk per weight of the whole model."),
+        Column::number("file_bpw", "Bits/weight\nin file").help("Bits on disk per weight of the whole model."),
         Column::number("resident_bytes", "Resident").help("Bytes of weights in memory, still packed."),
         Column::number("weight_error", "Weight\nerror").help("Relative error, mean over the quantized matrices."),
     ];
     for at in 0..measures.corpora.len() {
         columns.extend(text_columns(measures, at));
     }
-    columns.push(Column::number("agreement", "Agreement").help("Greedy tokens that are the reference's.").parts(&[
-        "agree",
-        "total",
-        "ci95.low",
-        "ci95.high",
-    ]));
+    if measures.agreement {
+        let parts = ["agree", "total", "ci95.low", "ci95.high"];
+        columns.push(
+            Column::number("agreement", "Agreement").help("Greedy tokens that are the reference's.").parts(&parts),
+        );
+    }
     if let Some(name) = measures.battery {
         let parts = ["right", "total", "ci95.low", "ci95.high"];
         columns.push(Column::number("battery", format!("Battery\n{name}")).parts(&parts));
@@ -144,10 +147,12 @@ fn cells(row: &Row, comparison: &Comparison) -> Vec<Cell> {
     for scores in &row.corpora {
         cells.extend(text_cells(scores));
     }
-    cells.push(optional(row.agreement.as_ref(), |a| {
-        let value = json!({"agree": a.agree, "total": a.total, "ci95": a.ci95});
-        Cell::value(share(a.agree, a.total, a.ci95), value)
-    }));
+    if comparison.agreement {
+        cells.push(optional(row.agreement.as_ref(), |a| {
+            let value = json!({"agree": a.agree, "total": a.total, "ci95": a.ci95});
+            Cell::value(share(a.agree, a.total, a.ci95), value)
+        }));
+    }
     if comparison.battery.is_some() {
         cells.push(optional(row.battery.as_ref(), |b| {
             let value = json!({"right": b.right, "total": b.total, "ci95": b.ci95});

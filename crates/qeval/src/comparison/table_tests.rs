@@ -94,6 +94,7 @@ pub(crate) fn sample() -> Comparison {
         }],
         battery: Some("16".into()),
         choices: None,
+        agreement: true,
         speed: true,
         seed: 0,
         margin: Default::default(),

@@ -255,6 +255,19 @@ impl Table {
         Cow::Owned(shown)
     }
 
+    /// The same table with the columns that pass.
+    #[must_use]
+    pub fn with_columns(&self, passes: impl Fn(&Column) -> bool) -> Self {
+        let kept: Vec<usize> = (0..self.columns.len()).filter(|&at| passes(&self.columns[at])).collect();
+        let cells = |row: &Vec<Cell>| kept.iter().filter_map(|&at| row.get(at).cloned()).collect();
+        Self {
+            title: self.title.clone(),
+            columns: kept.iter().map(|&at| self.columns[at].clone()).collect(),
+            rows: self.rows.iter().map(cells).collect(),
+            notes: self.notes.clone(),
+        }
+    }
+
     /// Returns the header, on one line, and the help of each explained column.
     #[must_use]
     pub fn legend(&self) -> Vec<(String, String)> {

@@ -41,6 +41,7 @@ pub(crate) fn request() -> Request {
             items: battery::parse("b".as_ref(), r#"{"id": "1", "prompt": "a", "answers": ["x"]}"#).expect("good"),
         }),
         choices: None,
+        agreement: true,
         speed: false,
         seed: 1,
         margin: Default::default(),

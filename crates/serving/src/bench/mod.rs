@@ -195,20 +195,21 @@ impl Measured {
         let work = prefill().map(|p| p.work).chain(batch().map(|b| b.work)).map(Work::of_peak);
         let shares: Vec<(&str, f64)> = bandwidth.map(|share| ("bandwidth", share)).chain(work).collect();
         let mut out = Vec::new();
-        let mut busy = |share: f64, what: &str, otherwise: &str| {
+        let busy = |share: f64, what: &str, otherwise: &str| {
             let (name, share) = (&self.name, report::format::percent(share, 0));
-            out.push(format!("{name}: {share} {what}: something else kept the machine busy{otherwise}"));
+            format!("{name}: {share} {what}: something else kept the machine busy{otherwise}")
         };
         for (what, most, otherwise) in PEAKS {
             let share = shares.iter().filter(|s| s.0 == what).map(|s| s.1).fold(0.0, f64::max);
             if share > most * IMPOSSIBLE {
-                busy(share, &format!("of the {what} that was measured"), otherwise);
+                out.push(busy(share, &format!("of the {what} that was measured"), otherwise));
             }
         }
         let times = prefill().map(|p| p.ms).chain(decode().flat_map(|d| [d.ms, d.without_cache_ms]));
         let noise = times.chain(batch().map(|b| b.ms)).map(|t| t.farthest()).fold(0.0, f64::max);
         if noise > NOISY {
-            busy(noise, "lie between a median and one of its runs", "");
+            let (name, noise) = (&self.name, report::format::percent(noise, 0));
+            out.push(format!("{name}: unreliable: runs varied by {noise}; rerun on an idle machine"));
         }
         out
     }
