@@ -1,4 +1,5 @@
-//! What an artifact must hold, worked out one value at a time from the definitions of the schemes.
+//! Reference decoder: the values that an artifact must hold, worked out one at a time from the definitions of the
+//! schemes.
 //!
 //! Verification compares an artifact with this. Nothing here calls what the encoder calls: numbers are
 //! read and rounded bit by bit, and each scheme is spelled out in plain loops.

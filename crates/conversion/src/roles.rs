@@ -1,4 +1,4 @@
-//! What each stored tensor does in the model, told by its name, its shape and its neighbours.
+//! Roles of stored tensors in the model, told by name, shape and neighbours.
 //!
 //! Only [`Role::Projection`] and [`Role::Expert`] are quantized by default. A tensor counts as a
 //! projection when it is known to be one; whatever else a model holds stays float.

@@ -23,7 +23,7 @@ pub const WEIGHTS: &str = "model.safetensors";
 /// A tensor on its way to or from a file.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Weight {
-    /// Its name in the checkpoint.
+    /// Name of the tensor in the checkpoint.
     pub name: String,
     /// Dimensions of the weight.
     pub shape: Vec<usize>,

@@ -44,7 +44,7 @@ pub struct Token {
     pub id: u32,
     /// Text of the token.
     pub text: String,
-    /// Its probability at each temperature.
+    /// Probability of the token at each temperature.
     pub probabilities: Vec<f64>,
 }
 

@@ -38,7 +38,7 @@ pub enum Error {
         step: usize,
         /// Name of the quantity.
         what: &'static str,
-        /// Its value.
+        /// Value of the quantity.
         value: f64,
     },
     /// A variable received no gradient.

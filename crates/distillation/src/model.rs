@@ -54,7 +54,7 @@ pub type Values<'a> = dyn FnMut(&str, &[usize]) -> Result<Vec<f32>> + 'a;
 /// One variable of a model.
 #[derive(Debug, Clone)]
 pub struct Parameter {
-    /// Its name in a Hugging Face checkpoint.
+    /// Name of the parameter in a Hugging Face checkpoint.
     pub name: String,
     /// The variable itself.
     pub var: Var,

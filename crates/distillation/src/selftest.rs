@@ -1,4 +1,4 @@
-//! Whether a device trains as it should: its operations, losses and gradients against the fused ones in f64 on the CPU,
+//! Self-test of training on a device: its operations, losses and gradients against the fused ones in f64 on the CPU,
 //! and a few optimizer steps against the same steps there.
 
 use crate::error::{Error, Result};
@@ -72,7 +72,7 @@ fn objectives() -> Vec<(Kind, Objective)> {
     list
 }
 
-/// How many numbers were compared, and the largest difference as a share of what it may be.
+/// Number of compared values, and the largest difference as a share of its tolerance.
 type Difference = (usize, f64);
 
 fn difference(found: &[f64], wanted: &[f64], tolerance: f64) -> Result<Difference> {

@@ -9,7 +9,7 @@ use tokenizers::{Tokenizer, TokenizerBuilder};
 
 /// The only special token: it begins and ends documents.
 pub const END_OF_TEXT: &str = "<|endoftext|>";
-/// Its id.
+/// Id of the end-of-text token.
 pub const END_OF_TEXT_ID: u32 = 0;
 
 /// Trains a tokenizer of `vocabulary` entries.

@@ -15,7 +15,7 @@ const CHUNK: usize = 1 << 18;
 /// A tensor to be written.
 #[derive(Debug)]
 pub struct Entry<'a> {
-    /// Its name in the file.
+    /// Name of the tensor in the file.
     pub name: String,
     /// Dimensions of the entry.
     pub shape: Vec<usize>,

@@ -1,4 +1,4 @@
-//! What a cut in width keeps, by the norms of the weights.
+//! Cut in width: the channels, heads and neurons that are kept, by the norms of the weights.
 //!
 //! * Channels of the residual stream, the same everywhere, with the largest share of the weights that write or read
 //!   them: the sum over all matrices of the channel's squared norm as a share of the matrix's, where a norm's weight

@@ -1,4 +1,4 @@
-//! What fits into the memory of a device: weights, cache, users.
+//! Memory fit on a device: weights, cache, users.
 //!
 //! memory = weights + cache bytes per token x tokens + overhead. Where only a number of parameters
 //! is known, each counts at the scheme's nominal bits; of a model the real bytes count.

@@ -52,7 +52,7 @@ fn a_comparison_that_fails_a_gate_exits_with_3_and_names_the_row() {
 
     let out = compare(&["--max-kl", "0", "--max-size", "1GB"]);
     assert_eq!(out.status.code(), Some(3));
-    assert_eq!(error(&out), "qeval: no artifact has a mean KL of at most 0 nats and at most 953.67 MiB of weights\n");
+    assert_eq!(error(&out), "qeval: no artifact has a mean KL of at most 0 nats and at most 954 MiB of weights\n");
 
     // Said before any work.
     for (gate, what) in

@@ -138,7 +138,7 @@ impl Page {
     ///
     /// # Errors
     ///
-    /// As [`Page::render`]; [`Error::Write`] if `out` refuses it.
+    /// Renders the page into `out`, as [`Page::render`] does; [`Error::Write`] if `out` refuses it.
     pub fn write(&self, out: &mut impl std::io::Write) -> Result<(), Error> {
         Ok(out.write_all(self.render()?.as_bytes())?)
     }

@@ -5,7 +5,7 @@ use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::{borrow::Cow, collections::HashSet};
 
-/// How tokens are chosen. By default the most likely one.
+/// Rule that chooses tokens; by default the most likely one.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Sampling {
     /// Logits are divided by it; 0 takes the most likely token.
@@ -30,7 +30,7 @@ impl Default for Sampling {
 #[derive(Debug, Clone)]
 pub struct Sampler {
     sampling: Sampling,
-    /// What the penalty is for; nothing where there is none.
+    /// Tokens that the penalty is for; empty where there is none.
     seen: HashSet<u32>,
     rng: ChaCha8Rng,
 }

@@ -6,7 +6,7 @@ use std::panic::{self, AssertUnwindSafe};
 use std::sync::Once;
 
 thread_local! {
-    /// Whether a panic on this thread is caught below, and so is not reported on standard error.
+    /// True while a panic on this thread is caught below, and so is not reported on standard error.
     static IS_CAUGHT: Cell<bool> = const { Cell::new(false) };
 }
 

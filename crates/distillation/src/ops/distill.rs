@@ -73,7 +73,7 @@ impl std::fmt::Display for Objective {
 pub enum SoftRow<'a> {
     /// Logits of the whole vocabulary, at temperature 1.
     Full(&'a [f32]),
-    /// The same in a row of a tensor, on the device of the hidden states. The fused form doesn't take it.
+    /// Logits in a row of a tensor, on the device of the hidden states. The fused form doesn't take them.
     Resident {
         /// All rows.
         logits: &'a Resident,

@@ -45,7 +45,7 @@ pub struct Scatter {
 pub struct Point {
     /// Name of the point, written beside it.
     pub label: String,
-    /// Its place to the right.
+    /// Value on the x axis.
     pub x: f64,
     /// Value on the y axis.
     pub y: f64,

@@ -255,7 +255,7 @@ impl Table {
         Cow::Owned(shown)
     }
 
-    /// The same table with the columns that pass.
+    /// Returns a table with the columns that pass.
     #[must_use]
     pub fn with_columns(&self, passes: impl Fn(&Column) -> bool) -> Self {
         let kept: Vec<usize> = (0..self.columns.len()).filter(|&at| passes(&self.columns[at])).collect();

@@ -6,7 +6,7 @@ use super::{Align, Cell, Column, Table, Tone, one_line};
 use crate::format;
 use crate::spark::Glyphs;
 
-/// How a table is drawn in a terminal.
+/// Form of a table in a terminal.
 ///
 /// A table that is wider than the terminal is cut into blocks of columns, one
 /// below the other, each beginning with the first column. Cells are never

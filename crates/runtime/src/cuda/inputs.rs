@@ -13,17 +13,17 @@ use schemes::Activation;
 /// Codes and other rows start at multiples of so many bytes.
 const ALIGN: usize = 16;
 
-/// Which columns, and what is made of them.
+/// Columns of an input, and the form that they are made into.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Form {
     pub columns: Option<usize>,
-    /// How many they are.
+    /// Number of columns.
     pub n: usize,
     pub input: Input,
     pub activation: Activation,
 }
 
-/// What was made.
+/// An input in its form.
 #[derive(Debug)]
 enum Made {
     Floats(CudaSlice<f32>),

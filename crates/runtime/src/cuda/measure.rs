@@ -1,4 +1,4 @@
-//! What a GPU can do, and what products take on it.
+//! Ceilings of a GPU, and times of products on it.
 
 use super::launch::{Arg, Gemm, pointer, resident, room};
 use super::weights;
@@ -24,7 +24,7 @@ const SQUARE: usize = 8192;
 /// Seconds that a measurement takes at least.
 const ENOUGH: f64 = 0.1;
 
-/// How far candle's products, which round activations to 8 bits, may be from those in f32, as a share of the largest.
+/// Tolerance for candle's products, which round activations to 8 bits, against those in f32, as a share of the largest.
 const ALIKE: f32 = 0.02;
 
 /// The device's ceilings.

@@ -36,7 +36,7 @@ pub fn free_memory(device: &Device) -> Option<u64> {
     u64::try_from(free).ok()?.checked_add(launch::pooled(gpu_id).unwrap_or(0))
 }
 
-/// Its multiprocessors.
+/// Number of the device's multiprocessors.
 pub fn processors(device: &Device) -> usize {
     let attribute = CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT;
     let count = device.as_cuda_device().ok().and_then(|d| d.cuda_stream().context().attribute(attribute).ok());

@@ -64,7 +64,7 @@ pub fn turn_heads(op: &TurnHeads<'_>, qkv: &CudaStorage, layout: &Layout) -> Res
     launch(&device_of(qkv), &what, &args)
 }
 
-/// How stored keys and values are called, and where they are.
+/// Name of the type of stored keys and values, and their address.
 fn store_of(store: &CudaStorage, layout: &Layout) -> Result<(&'static str, Arg)> {
     Ok(match store.dtype() {
         DType::F32 => ("f32", values::<f32>(store, layout)?),

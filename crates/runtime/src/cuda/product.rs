@@ -13,7 +13,7 @@ use candle_core::cuda::{CudaDevice, CudaStorage};
 use candle_core::{Layout, Result, bail};
 use std::sync::Arc;
 
-/// Where a product's outputs go.
+/// Destination of a product's outputs.
 #[derive(Debug, Clone, Copy)]
 struct To {
     /// The first token's first output, f32.

@@ -1,4 +1,4 @@
-//! Whether a GPU decodes weights as the CPU does.
+//! Comparison of the weights that a GPU decodes with the CPU's.
 
 use super::launch::{pointer, room};
 use super::product::decode;
@@ -12,8 +12,7 @@ use rayon::prelude::*;
 use schemes::Matrix;
 use store::Bytes;
 
-/// How far a decoded weight may be off, as a share of the row's largest: the order of two
-/// multiplications.
+/// Tolerance for a decoded weight, as a share of the row's largest: the order of two multiplications.
 const NEAR: f32 = 5e-7;
 
 /// The first weight that the GPU decodes to something else.

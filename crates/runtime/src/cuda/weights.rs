@@ -14,7 +14,7 @@ use std::sync::Arc;
 /// Layers that take the same input, side by side.
 #[derive(Debug)]
 pub struct Group {
-    /// How many layers.
+    /// Number of layers.
     pub(super) layers: usize,
     pub(super) products: Vec<Product>,
     /// Lists of columns that parts take.
@@ -40,9 +40,9 @@ pub(super) struct Product {
 #[derive(Debug)]
 pub(super) struct Part {
     pub weights: Weights,
-    /// Which list of columns it takes; all without one.
+    /// Index of the list of columns that the part takes; none where it takes all.
     pub columns: Option<usize>,
-    /// What becomes of its input.
+    /// Form of the part's input.
     pub input: Input,
 }
 
@@ -54,7 +54,7 @@ impl Weights {
         packed.placed(|bytes| (!bytes.is_empty()).then(|| upload(bytes, device)).transpose())
     }
 
-    /// What kernels that decode are given of them.
+    /// Arguments of kernels that decode these weights.
     pub(super) fn args(&self) -> Result<[Arg; 7]> {
         Ok([
             maybe(self.codes.as_ref()),

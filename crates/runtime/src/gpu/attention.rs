@@ -40,8 +40,8 @@ pub fn fits(head_dim: usize) -> bool {
 }
 
 impl Plan {
-    /// Of a batch, on a GPU of so many multiprocessors. A batch holds fewer than 2^31 tokens, blocks
-    /// and places: they are allocated.
+    /// Plans a batch on a GPU of so many multiprocessors. A batch holds fewer than 2^31 tokens, blocks and places: they
+    /// are allocated.
     pub fn new(batch: &Batch<'_>, processors: usize) -> Self {
         let Batch { shape, spans, .. } = *batch;
         let group = shape.heads / shape.kv_heads.max(1);

@@ -253,7 +253,7 @@ fn nf4(n: &Nf4Storage<Bytes>, rows: usize, cols: usize, order: RowOrder) -> Opti
     Some(Packed { group: n.block, half_scales, scales, levels, ..bare(Format::Lut4, rows, cols, codes) })
 }
 
-/// Of ggml's types those whose blocks can be taken apart, and Q4_K.
+/// Parts of ggml's types whose blocks can be taken apart, and of Q4_K.
 fn blocks(ty: GgmlType, data: &[u8], rows: usize, cols: usize, order: RowOrder) -> Option<Packed> {
     let stride = ty.row_bytes(cols)?;
     let row_of = |row: usize| &data[row * stride..(row + 1) * stride];

@@ -70,7 +70,7 @@ pub fn group<'a>(layers: impl IntoIterator<Item = &'a Linear>, compute: ComputeT
     all
 }
 
-/// Where a list is, put there where it was absent.
+/// Index of a list; the list is added where it was absent.
 fn index_of(all: &mut Vec<Vec<u32>>, list: &[u32]) -> usize {
     all.iter().position(|l| l == list).unwrap_or_else(|| {
         all.push(list.to_vec());

@@ -33,8 +33,8 @@ pub struct Meeting {
 #[derive(Debug, Clone, Copy)]
 #[repr(C, align(64))]
 pub struct Chunk {
-    /// Where the sums start: of each block of 32 columns (or four parts of the chunk) in the
-    /// first of four lanes.
+    /// Starting values of the sums: of each block of 32 columns (or four parts of the chunk) in the first of four
+    /// lanes.
     pub start: [i32; 16],
     /// The high bytes of the codes that meet the first and the second vector.
     pub high: [[i8; 64]; 2],

@@ -26,7 +26,7 @@ impl Integer<'_> {
         }
     }
 
-    /// The same with tokens `token..token + T`.
+    /// Multiplies tokens `token..token + T`.
     #[inline(always)]
     fn bytes_with<S: Simd, const T: usize>(
         &self,

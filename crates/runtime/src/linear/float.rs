@@ -192,7 +192,7 @@ impl Slab<'_> {
     }
 }
 
-/// What a register tile needs besides its sums.
+/// Inputs of a register tile besides its sums.
 #[derive(Clone, Copy, Default)]
 struct Edge {
     row: usize,

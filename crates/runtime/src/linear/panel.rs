@@ -87,8 +87,8 @@ pub struct Prepared<'a> {
 }
 
 impl<'a> Prepared<'a> {
-    /// Of `rows` of `cols` values. The tokens of a sequence, whose numbers are in `sequences`, share
-    /// one scale under [`Activation::Int8Tensor`].
+    /// Prepares `rows` of `cols` values. The tokens of a sequence, whose numbers are in `sequences`, share one scale
+    /// under [`Activation::Int8Tensor`].
     pub fn new(rows: &'a [f32], cols: usize, sequences: &'a [usize], tile: Tile) -> Self {
         Prepared { rows, cols, sequences, tile, floats: Vec::new(), codes: Vec::new() }
     }
@@ -134,7 +134,7 @@ impl<'a> Prepared<'a> {
     }
 }
 
-/// Where what `recipe` makes is; made where it was absent.
+/// Index of the result of `recipe`, which is made where it was absent.
 fn find<R: PartialEq, T>(all: &mut Vec<(R, T)>, recipe: R, make: impl FnOnce() -> T) -> usize {
     all.iter().position(|(r, _)| *r == recipe).unwrap_or_else(|| {
         all.push((recipe, make()));

@@ -62,7 +62,7 @@ pub struct Quantized {
     /// Most rows of a group; 1 where nothing is interleaved.
     most: usize,
     blocks: usize,
-    /// Of few rows, as weights meet them whose bytes are multiplied.
+    /// Codes of few rows, as two planes of bytes.
     planes: Vec<Chunk>,
     /// Columns with their padding.
     pub padded: usize,
@@ -256,7 +256,7 @@ mod tests {
         all
     }
 
-    /// The same of tokens without remainders.
+    /// Decoded values of tokens without remainders.
     fn values(q: &Quantized, cols: usize) -> Vec<f32> {
         rows(q, cols)[..q.tokens * cols].iter().map(|v| *v as f32).collect()
     }

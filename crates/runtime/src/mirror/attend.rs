@@ -30,7 +30,7 @@ struct Seen {
 }
 
 impl Seen {
-    /// Of the `n` first tokens of a span.
+    /// Prepares the `n` first tokens of a span.
     fn new(store: &Store, span: &Span, head: usize, n: usize) -> Seen {
         let block = store.shape.block;
         let slot = |p: usize| span.blocks[p / block] as usize * block + p % block;

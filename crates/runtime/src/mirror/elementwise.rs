@@ -11,7 +11,7 @@ use rowmath::exp;
 /// Threads of a block that norms a row.
 const NORM: usize = 256;
 
-/// What a value of a norm is multiplied with: the sum of squares goes by thread, by warp, by block.
+/// Factor of a row's norm: the sum of squares goes by thread, by warp, by block.
 fn norm_factor(row: &[f32], eps: f32) -> f32 {
     let mut threads = [0f32; NORM];
     for (c, v) in row.iter().enumerate() {
@@ -24,7 +24,7 @@ fn norm_factor(row: &[f32], eps: f32) -> f32 {
     1.0 / (warp_sum(warps) / row.len() as f32 + eps).sqrt()
 }
 
-/// The same within a head, of which a warp has the whole.
+/// Factor of a head's norm; a warp has the whole head.
 fn head_factor(head: &[f32], eps: f32) -> f32 {
     let mut lanes = [0f32; WARP];
     for (c, v) in head.iter().enumerate() {

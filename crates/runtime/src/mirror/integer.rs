@@ -13,7 +13,7 @@ struct Problem {
     row_bytes: usize,
     rows: usize,
     weights: Vec<i8>,
-    /// As they are used.
+    /// Scales, as they are used.
     scales: Vec<f32>,
     half_scales: bool,
     x: Vec<i8>,

@@ -8,7 +8,7 @@ use crate::gpu::launch::{Launch, Module};
 use crate::ops::attention::{Batch, Shape, Span};
 use half::f16;
 
-/// How keys and values are stored.
+/// Type of stored keys and values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stored {
     F32,
@@ -19,7 +19,7 @@ pub(super) enum Stored {
 impl Stored {
     pub(super) const ALL: [Stored; 3] = [Stored::F32, Stored::F16, Stored::I8];
 
-    /// As kernels are named.
+    /// Name of the type in names of kernels.
     pub(super) fn name(self) -> &'static str {
         match self {
             Stored::F32 => "f32",
@@ -47,14 +47,14 @@ pub(super) struct Store {
 }
 
 impl Store {
-    /// Of noise: what is not written is not to be read.
+    /// Fills a store with noise: what is not written is not to be read.
     pub(super) fn new(samples: &mut Samples, shape: Shape, kind: Stored, blocks: usize) -> Store {
         let (size, scale) = kind.sizes();
         let plane = 2 * (shape.head_dim + scale) * shape.block * size;
         Store { shape, kind, bytes: samples.bytes(blocks * shape.kv_heads * plane) }
     }
 
-    /// Where the key (0) or value (1) of a slot and head starts, and where its scale.
+    /// Offsets of the key (0) or value (1) of a slot and head, and of its scale.
     fn offsets(&self, slot: usize, head: usize, which: usize) -> (usize, usize) {
         let Shape { kv_heads, head_dim: d, block, .. } = self.shape;
         let (size, scale) = self.kind.sizes();

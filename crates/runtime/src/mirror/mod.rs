@@ -1,4 +1,4 @@
-//! What each kernel of `cuda/` computes, operation by operation, on the CPU.
+//! Mirrors: what each kernel of `cuda/` computes, operation by operation, on the CPU.
 //!
 //! A mirror is a plain loop with the tiling and the order of sums of its kernel, so that both give
 //! the same bits. [`cases`] are launches over odd shapes with what the mirrors expect of them and what

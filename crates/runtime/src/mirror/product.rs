@@ -15,9 +15,9 @@ use store::Bytes;
 /// Tokens and rows of a warp: the products that there are.
 pub(super) const SIZES: [(usize, usize); 5] = [(1, 1), (1, 4), (2, 4), (4, 2), (8, 2)];
 
-/// What a product adds to, and where it writes.
+/// Operands that a product adds to, and its destination.
 pub(super) struct Target<'a> {
-    /// Of each row, or none.
+    /// Bias of each row, or none.
     pub bias: &'a [f32],
     /// Between tokens of the output.
     pub stride: usize,

@@ -28,7 +28,7 @@ pub struct Turns {
 }
 
 impl Rope {
-    /// Of a configuration.
+    /// Rotary tables of a configuration.
     pub fn new(config: &Config) -> Self {
         let d = config.head_dim;
         let plain = (0..d / 2).map(|i| 1.0 / config.rope_theta.powf(2.0 * i as f64 / d as f64));

@@ -21,7 +21,7 @@ pub fn values(n: usize, seed: u64) -> Vec<f32> {
     noise(2 * n, seed).chunks(2).map(|b| f32::from(i16::from_le_bytes([b[0], b[1]])) / 32768.0).collect()
 }
 
-/// As f16.
+/// Converts values to f16.
 pub fn halves(values: &[f32]) -> Bytes {
     Bytes::from(values.iter().flat_map(|v| half::f16::from_f32(*v).to_le_bytes()).collect::<Vec<u8>>())
 }

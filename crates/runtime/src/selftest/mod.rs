@@ -17,7 +17,7 @@ pub struct Checked {
     pub case: String,
     /// Numbers that were compared.
     pub numbers: usize,
-    /// Those whose bits are not the mirror's; none where there is no mirror.
+    /// Number of values whose bits are not the mirror's; none where there is no mirror.
     pub differing: Option<usize>,
     /// The largest difference to the definition in f64, as a share of what it may be; none where bits
     /// are all there is to say.
@@ -32,7 +32,7 @@ impl Checked {
         self.failure.is_none() && self.differing.unwrap_or(0) == 0 && self.error.is_none_or(|e| e <= 1.0)
     }
 
-    /// What a device could not run.
+    /// Result of a check that a device could not run.
     fn failed(what: String, case: String, failure: String) -> Self {
         Checked { what, case, numbers: 0, differing: None, error: None, failure: Some(failure) }
     }
@@ -50,7 +50,7 @@ pub fn kernels(device: &Device, seed: u64) -> Vec<Checked> {
     all
 }
 
-/// What a launch left of its buffers, beside what it should have.
+/// Compares the buffers after a launch with the expected ones.
 fn compared(case: &mirror::Case, found: &BTreeMap<usize, Vec<u8>>) -> Vec<Checked> {
     let check = |output: &mirror::Output| {
         let bytes = found.get(&output.arg).unwrap_or(&output.mirror);

@@ -371,8 +371,7 @@ impl ByteSimd for Avx512<true> {
     }
 }
 
-/// Of four vectors the sums of four consecutive integers: transposed within each 128-bit lane while
-/// they are added.
+/// Sums of four consecutive integers of each of four vectors: transposed within each 128-bit lane while they are added.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn quads(v: [__m512i; 4]) -> __m512i {

@@ -27,7 +27,7 @@ pub trait Simd: Copy + Send + Sync + 'static {
     type Chunk: Copy + Send + Sync;
     /// The lanes in a register.
     type V: Copy;
-    /// As many 32-bit integers in a register, or pairs of 16-bit ones.
+    /// A register of 32-bit integers, as many as floats, or of pairs of 16-bit ones.
     type I: Copy;
     /// Pairs of 16-bit integers as memory has them, one for each lane.
     type Pairs: Copy + Send + Sync;
@@ -104,7 +104,7 @@ pub trait Simd: Copy + Send + Sync + 'static {
     fn nibble_pairs(self, src: &[u8]) -> Self::I;
     /// To memory.
     fn store_pairs(self, v: Self::I, c: &mut Self::Pairs);
-    /// The same pair in all lanes.
+    /// Repeats a pair in all lanes.
     fn splat_pair(self, pair: [i16; 2]) -> Self::I;
     /// `a.0 * b.0 + a.1 * b.1 + sum` in each lane, wrapping around.
     fn dot_pairs(self, a: Self::I, b: Self::I, sum: Self::I) -> Self::I;
@@ -147,7 +147,7 @@ pub trait ByteSimd: Copy {
 
 /// A half as memory has it: aligned, or as bytes of a file.
 pub trait Half: Copy {
-    /// Its value.
+    /// Value of the element.
     fn value(self) -> f32;
 }
 

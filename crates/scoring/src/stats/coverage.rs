@@ -1,4 +1,4 @@
-//! How often the intervals of a table hold the true value, on simulated scores.
+//! Coverage of the table's intervals on simulated scores.
 //!
 //! Scores of tokens are simulated with the marginal shapes and the dependence that were measured
 //! between SmolLM2-135M and its int8-row form on prose: losses are skewed, changes have heavy tails,

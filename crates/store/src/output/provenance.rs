@@ -1,4 +1,4 @@
-//! How a file shows that a program of this project wrote it.
+//! Marks by which a file shows that a program of this project wrote it.
 //!
 //! | form | mark |
 //! |---|---|

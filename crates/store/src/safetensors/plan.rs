@@ -8,7 +8,7 @@ use std::{ops::Range, path::Path};
 /// A tensor to be written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TensorSpec {
-    /// Its name in the file.
+    /// Name of the tensor in the file.
     pub name: String,
     /// Element type; not a block type.
     pub dtype: DType,

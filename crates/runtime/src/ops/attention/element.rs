@@ -1,4 +1,4 @@
-//! How stored keys and values are represented.
+//! Representation of stored keys and values.
 
 use crate::simd::Simd;
 use half::{f16, slice::HalfFloatSliceExt};

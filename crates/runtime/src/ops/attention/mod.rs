@@ -54,7 +54,7 @@ pub struct Batch<'a> {
     pub shape: Shape,
     /// The sequences.
     pub spans: &'a [Span],
-    /// What a GPU reads of them.
+    /// Lists that a GPU reads of the sequences.
     #[cfg_attr(not(feature = "cuda"), allow(dead_code))]
     pub tables: Option<&'a Tables>,
 }
@@ -74,7 +74,7 @@ pub struct Tables {
 }
 
 impl Shape {
-    /// Of a model, with blocks of so many tokens.
+    /// Shape of a model's attention, with blocks of `block` tokens.
     pub fn from_config(config: &Config, block: usize) -> Self {
         Shape { heads: config.heads, kv_heads: config.kv_heads, head_dim: config.head_dim, block }
     }
@@ -105,7 +105,7 @@ impl<'a> Batch<'a> {
         Batch { shape, spans, tables: None }
     }
 
-    /// Its lists on a device; none where that is the CPU.
+    /// Uploads the plan's lists to a device; none where that is the CPU.
     ///
     /// # Errors
     /// When the device's memory is full.

@@ -117,9 +117,9 @@ impl StoreKeys<'_> {
 /// Copies a block, of a store `[blocks, ..]`, onto another.
 #[derive(Debug, Clone, Copy)]
 pub struct CopyBlock {
-    /// What is copied.
+    /// Index of the block that is copied.
     pub from: usize,
-    /// What becomes its copy.
+    /// Index of the block that becomes the copy.
     pub to: usize,
 }
 
