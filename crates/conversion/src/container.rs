@@ -145,7 +145,7 @@ pub fn prepare(source: &Source<'_>, plan: &Plan, job: &Job) -> Result<Artifact> 
     }
 }
 
-/// Checks a destination before any work, such as a calibration; [`prepare`] checks it again.
+/// Checks a destination before any work, such as a calibration; `prepare` checks it again.
 ///
 /// # Errors
 /// As [`store::output::check_file`] and [`store::output::check_folder`].

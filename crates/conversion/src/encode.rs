@@ -116,7 +116,7 @@ impl Encoding {
         }
     }
 
-    /// Returns whether encoding needs a [`Prepass`] over the whole matrix.
+    /// Returns whether encoding needs a `Prepass` over the whole matrix.
     pub fn needs_prepass(&self) -> bool {
         matches!(self.codes(), Encoding::Int { grouping: Grouping::Tensor, .. } | Encoding::Nf4Nested(_))
     }

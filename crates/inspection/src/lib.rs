@@ -1,8 +1,15 @@
-//! Why a model is hard to quantize: what is in it, how its weights and activations are spread,
-//! which parts of it suffer most, what fits in memory, and what differs between two of them.
+//! Why a model is hard to quantize.
 //!
-//! Each module gives findings as data; [`cli`] shows them. The statistics themselves are
-//! [`observe`]'s.
+//! | module | gives |
+//! |---|---|
+//! | [`tensors`], [`metadata`] | names, types, shapes and bytes of tensors, and the metadata of a file |
+//! | [`weights`] | outliers of weights, and the error of each scheme |
+//! | [`activations`] | large dimensions of activations on a text |
+//! | [`layers`] | the parts of a model that a scheme hurts most, and a recipe; [`hybrid`] puts the models together |
+//! | [`memory`] | what fits on a device |
+//! | [`diff`] | differences of two models |
+//!
+//! Each module gives findings as data; qinspect shows them. The statistics themselves are [`observe`]'s.
 
 pub mod activations;
 pub mod diff;

@@ -51,7 +51,7 @@ pub struct Args {
     /// TOML file with a scheme for each pattern.
     ///
     /// default = "int4-g64" is the scheme of the projections that no rule names; without it, that
-    /// of --scheme. Each [[rule]] has match, a glob over module names such as "*.mlp.down_proj",
+    /// of --scheme. Each rule has match, a glob over module names such as "*.mlp.down_proj",
     /// and scheme, a scheme's name or "keep". Of the rules that match, the last one wins; it
     /// overrules --include, and --exclude overrules it.
     #[arg(long, value_name = "FILE")]

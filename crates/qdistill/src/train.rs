@@ -49,7 +49,7 @@ pub struct Args {
     /// Weights that stay as they are.
     #[arg(long, value_enum, value_name = "WHAT")]
     freeze: Option<Freeze>,
-    /// Settings in TOML: [loss] and [train]. Flags win.
+    /// TOML file with settings, in the tables loss and train. Flags win over the file.
     #[arg(long = "recipe", alias = "config", value_name = "FILE")]
     config: Option<PathBuf>,
     /// The weight of the soft labels: 0 is the text alone, 1 the teacher alone [default: 0.5].

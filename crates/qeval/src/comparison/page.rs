@@ -27,8 +27,10 @@ const SIZE_COLUMNS: [&str; 6] = ["scheme", "bpw", "file_bpw", "resident_bytes", 
 /// The page.
 pub fn page(comparison: &Comparison) -> Result<Page, report::Error> {
     let all = table::table(comparison)?;
+    // The first note is the page's lead.
     let rows = legend::notes(comparison)
         .into_iter()
+        .skip(1)
         .fold(Section::new("The table").table(columns_of(&all, is_deciding)), Section::prose)
         .prose("The other columns are under \"Details\".");
     let mut size = Section::new("Quality and size");

@@ -112,7 +112,7 @@ pub fn products(
 /// A layer's product for some numbers of tokens, through a name for it.
 fn layer(device: &Device, compute: ComputeType, what: &str, linear: Linear, tokens: &[usize]) -> Result<Vec<Timed>> {
     let mut layers = [PackedLinear::new(what, Arc::new(linear), Math::Exact)];
-    let bytes = weights::upload(&mut layers, device, compute)?.bytes;
+    let bytes = weights::upload_layers(&mut layers, device, compute)?.bytes;
     let each = |&n: &usize| {
         let x = Tensor::rand(-1f32, 1f32, (n, layers[0].cols()), device)?;
         let out = Tensor::zeros((n, layers[0].rows()), DType::F32, device)?;

@@ -19,7 +19,7 @@ pub use measure::{ceilings, products};
 pub use ops::{attend, copy_block, rms_norm, store_keys, swiglu, turn_heads};
 pub use product::project;
 pub use verify::difference;
-pub use weights::{Group, upload};
+pub use weights::{Group, upload_layers};
 
 use candle_core::cuda::cudarc::driver::sys::CUdevice_attribute;
 use candle_core::{Device, DeviceLocation};

@@ -32,7 +32,7 @@ pub fn project(
     (out, lo): (&CudaStorage, &Layout),
     (x, lx): (&CudaStorage, &Layout),
 ) -> Result<()> {
-    let Some(group) = of(op.layers) else {
+    let Some(group) = shared_group(op.layers) else {
         bail!("the weights of {} are not on the GPU", op.layers.first().map_or("no layer", |l| &l.name));
     };
     let (device, out, x) = (device_of(x), values::<f32>(out, lo)?, values::<f32>(x, lx)?);
@@ -54,7 +54,7 @@ pub fn project(
 }
 
 /// The layers' group, where they are all of one.
-fn of(layers: &[PackedLinear]) -> Option<&Arc<Group>> {
+fn shared_group(layers: &[PackedLinear]) -> Option<&Arc<Group>> {
     let group = layers.first()?.resident.as_ref()?;
     let same = |l: &PackedLinear| l.resident.as_ref().is_some_and(|g| Arc::ptr_eq(g, group));
     (group.layers == layers.len() && layers.iter().all(same)).then_some(group)

@@ -84,7 +84,7 @@ where
 ///
 /// # Errors
 /// When its memory is full.
-pub fn upload(layers: &mut [PackedLinear], device: &Device, compute: ComputeType) -> Result<Placed> {
+pub fn upload_layers(layers: &mut [PackedLinear], device: &Device, compute: ComputeType) -> Result<Placed> {
     let cuda = device.as_cuda_device()?;
     let planned = product::group(layers.iter().map(|l| &**l.linear()), compute);
     let (mut bytes, mut products) = (0, Vec::with_capacity(planned.products.len()));

@@ -85,10 +85,10 @@ pub struct Placed {
 /// # Errors
 /// When the device's memory is full.
 #[cfg_attr(not(feature = "cuda"), allow(unused_variables))]
-pub fn upload(layers: &mut [PackedLinear], device: &Device, compute: ComputeType) -> Result<Placed> {
+pub fn upload_layers(layers: &mut [PackedLinear], device: &Device, compute: ComputeType) -> Result<Placed> {
     #[cfg(feature = "cuda")]
     if !device.is_cpu() {
-        return crate::cuda::upload(layers, device, compute);
+        return crate::cuda::upload_layers(layers, device, compute);
     }
     Ok(Placed { bytes: layers.iter().map(PackedLinear::bytes).sum(), decoded: 0 })
 }

@@ -115,7 +115,7 @@ fn one(
         PackedLinear::new("test", Arc::new(linear), Math::Exact)
     };
     let mut layers = [layer(Some(&bias)), layer(None)];
-    linear::upload(&mut layers, device, compute)?;
+    linear::upload_layers(&mut layers, device, compute)?;
     let before = values(tokens * 2 * rows, seed + 2);
     let out = Tensor::from_slice(&before, (tokens, 2 * rows), device)?;
     let input = Tensor::from_slice(&x, (tokens, cols), device)?;

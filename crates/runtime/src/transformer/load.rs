@@ -62,7 +62,7 @@ impl Loader<'_> {
     }
 
     fn upload(&mut self, layers: &mut [PackedLinear]) -> Result<()> {
-        let placed = linear::upload(layers, self.device, self.options.compute)?;
+        let placed = linear::upload_layers(layers, self.device, self.options.compute)?;
         self.placed.bytes += placed.bytes;
         self.placed.decoded += placed.decoded;
         Ok(())
