@@ -1,6 +1,6 @@
 //! Shell completions and man pages, made from the definition of the options: `PROGRAM completions SHELL` and `PROGRAM man`.
 
-use crate::program::print_result;
+use crate::program::{print_result, say};
 use clap::{Arg, Command, Parser, ValueEnum};
 use clap_complete::Shell;
 use std::process::ExitCode;
@@ -19,7 +19,13 @@ pub fn answer<C: Parser>(name: &str) -> Option<ExitCode> {
     let given: Vec<String> = std::env::args().skip(1).collect();
     let text = match given.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["man"] => man_page(command::<C>()).ok()?,
-        ["completions", shell] => completions(command::<C>(), name, Shell::from_str(shell, true).ok()?),
+        ["completions", shell] => match Shell::from_str(shell, true) {
+            Ok(shell) => completions(command::<C>(), name, shell),
+            Err(_) => {
+                say(name, &format!("no completions for '{shell}': bash, zsh, fish, elvish or powershell"));
+                return Some(ExitCode::from(2));
+            }
+        },
         _ => return None,
     };
     Some(if print_result(&text).is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE })

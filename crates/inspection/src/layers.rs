@@ -185,6 +185,13 @@ pub fn measure(path: &Path, request: &Request, progress: &dyn Progress) -> Resul
             bench.score(&[mixed], progress)?.pop().flatten()
         }
     };
+    let unchanged = (kept == 0).then(|| {
+        let least = bpw + cheapest / weights as f64;
+        format!(
+            "The recipe changes nothing: {target:.3} bits per weight keep no part in more bits. The smallest step takes \
+             {least:.3} (--target-bpw)."
+        )
+    });
     let recipe = Recipe { target_bpw: target, bpw: mixed, kept, divergence, toml: toml(path, request, &parts, mixed) };
     let beyond = text::beyond_training(&model, bench.windows.longest())?;
     Ok(Layers {
@@ -198,7 +205,7 @@ pub fn measure(path: &Path, request: &Request, progress: &dyn Progress) -> Resul
         all,
         parts,
         recipe,
-        notes: source.warnings.iter().cloned().chain(beyond).collect(),
+        notes: unchanged.into_iter().chain(source.warnings.iter().cloned()).chain(beyond).collect(),
     })
 }
 

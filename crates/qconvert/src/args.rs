@@ -122,7 +122,12 @@ const EXAMPLES: &str = "Examples:
   qconvert models/smollm2 --scheme int8-row --to gguf -o smollm2-int8.gguf
   qconvert models/smollm2 --scheme int4-g64,nf4 --to safetensors -o artifacts --verify
   qconvert model.gguf --to hf -o model-f16
-  qconvert models/smollm2 --scheme int4-g128 --to safetensors --dry-run";
+  qconvert models/smollm2 --scheme int4-g128 --to safetensors --dry-run
+
+Exit codes:
+  0  success
+  1  failure
+  2  wrong usage";
 
 /// Containers as the command line names them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

@@ -13,6 +13,7 @@ use jobs::{Request, Wanted};
 use observe::Calibration;
 use progress::Progress;
 use runtime::{Math, Options};
+use schemes::Scheme;
 use serde_json::Value;
 use std::path::Path;
 use std::process::ExitCode;
@@ -28,6 +29,9 @@ fn run(args: &Args, progress: &dyn Progress) -> Result<Outcome> {
     let request = jobs::request(args)?;
     let model = store::open(&args.model)?;
     let mut source = Source::new(&model)?;
+    if args.scheme.iter().any(|name| name == "all") {
+        source.warnings.push(Scheme::all_note());
+    }
     let (wanted, obstacle) = jobs::wanted(args, &request, &source)?;
     match obstacle {
         Some(e) if args.dry_run => {

@@ -41,7 +41,10 @@ const EXAMPLES: &str = "Examples:
   qdistill pretrain --text prose.txt --recipe tiny.toml -o tiny
   qdistill selftest --device cuda
 
-Exit codes: 0 success; 1 failure; 2 wrong usage.";
+Exit codes:
+  0  success
+  1  failure
+  2  wrong usage";
 
 #[derive(Debug, Subcommand)]
 enum Command {

@@ -44,8 +44,11 @@ const EXAMPLES: &str = "Examples:
   qeval speculate --target models/smollm2 --draft a.gguf --gamma 1..8
   qeval schedule --slots 8 --html schedule.html
 
-Exit codes: 0 success; 1 failure, or a row of the table is marked as failed (the others stand); 2 wrong usage; 3 a result
-fails a gate (--fail-if, --max-kl, --max-size).";
+Exit codes:
+  0  success
+  1  failure, or a row of the table is marked as failed (the others stand)
+  2  wrong usage
+  3  a result fails a gate (--fail-if, --max-kl, --max-size)";
 
 /// Commands of qeval.
 #[derive(Debug, Subcommand)]

@@ -97,6 +97,7 @@ pub fn sweep(args: &SweepArgs, progress: &dyn Progress) -> Result<Outcome> {
     }
     let mut comparison = compare::compare(&known, &entrants, &request, progress)?;
     comparison.notes.splice(..0, request::notes(&args.text, &compute));
+    comparison.notes.extend(args.scheme.iter().any(|name| name == "all").then(Scheme::all_note));
     let provenance = request::provenance(&compute, &request.corpora).model("reference", &work.model).bytes(
         "calibration",
         "calibration text",

@@ -36,7 +36,10 @@ const EXAMPLES: &str = "Examples:
   qinspect memory --params 13B --layers 40 --kv-heads 40 --head-dim 128
   qinspect diff models/smollm2 smollm2-int8.gguf
 
-Exit codes: 0 success; 1 failure, or models that differ (diff --exit-code); 2 wrong usage.";
+Exit codes:
+  0  success
+  1  failure, or models that differ (diff --exit-code)
+  2  wrong usage";
 
 /// Commands of qinspect.
 #[derive(Debug, Subcommand)]

@@ -242,3 +242,12 @@ fn sensitivity_by_kind_and_what_is_refused() {
         }
     }
 }
+
+#[test]
+fn a_target_that_keeps_no_part_says_so() {
+    let args = ["layers", FIXTURE, "--scheme", "int4-g64", "--tokens", "128", "--ctx", "64", "--target-bpw", "4.26"];
+    let view = printed(&args).split_whitespace().collect::<Vec<_>>().join(" ");
+    let said =
+        "The recipe changes nothing: 4.260 bits per weight keep no part in more bits. The smallest step takes 5.205";
+    assert!(view.contains(said), "{view}");
+}

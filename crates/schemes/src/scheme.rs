@@ -130,6 +130,15 @@ impl Scheme {
         ]
     }
 
+    /// Sentence on the schemes that `all` stands for, and on those that it leaves out.
+    pub fn all_note() -> String {
+        format!(
+            "--scheme all stands for the {} schemes of every kind of code. Left out: ggml-* types, other group sizes \
+             (int8-gN, int4-gN) and floats; name them to have them.",
+            Scheme::all().len()
+        )
+    }
+
     /// The schemes of some names, each once; `all` stands for [`Scheme::all`].
     ///
     /// # Errors
