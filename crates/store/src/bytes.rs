@@ -20,7 +20,7 @@ impl Bytes {
     /// Maps a file read-only.
     ///
     /// # Errors
-    /// [`Error::Io`] when it can't be opened or mapped.
+    /// [`Error::Io`] when it can't be opened or mapped; [`Error::Malformed`] for what is no regular file.
     pub fn map(path: &Path) -> Result<Self> {
         let io = |e| Error::io(path, "read", e);
         // Before it is opened: opening a pipe would wait for a writer.

@@ -197,10 +197,12 @@ impl Model {
     /// The parsed configuration.
     ///
     /// The vocabulary is as large as the embedding, whatever config.json says; a stored
-    /// `lm_head` that differs from the embedding overrules a tied flag.
+    /// `lm_head` that differs from the embedding overrules a tied flag, and a GGUF file without one is tied. Stored rope
+    /// factors overrule the rope scaling, and generation_config.json the end-of-sequence tokens.
     ///
     /// # Errors
-    /// When there is none, or the family, activation, or rope scaling is not supported (by name).
+    /// When there is none, or the family, activation, or rope scaling is not supported (by name); when the embedding or
+    /// `lm_head` doesn't suit it.
     pub fn config(&self) -> Result<Config> {
         let path = self.config_path();
         let json = self.config_json.as_ref().ok_or_else(|| self.no_config())?;

@@ -77,7 +77,7 @@ impl<'a> Keys<'a> {
     }
 }
 
-/// A number that is written without a fraction when it has none.
+/// A JSON number; null for one that is not finite.
 fn plain(x: f64) -> Json {
     Number::from_f64(x).map_or(Json::Null, Json::Number)
 }

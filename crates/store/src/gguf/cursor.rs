@@ -4,7 +4,7 @@ use super::value::{ARRAY, Array, Strings, Value, type_name};
 use crate::{Error, Result};
 use std::path::Path;
 
-/// Most bytes that all metadata values of a file may take.
+/// Most bytes of a header: metadata and the list of tensors.
 const MAX_METADATA: usize = 1 << 30;
 
 pub(super) struct Cursor<'a> {

@@ -180,6 +180,9 @@ fn tensor(c: &mut Cursor<'_>, i: u64) -> Result<(TensorInfo, usize)> {
 }
 
 /// Bytes of a tensor of these dimensions.
+///
+/// # Errors
+/// Says that the first dimension is no multiple of the type's block, or that the size overflows.
 pub(super) fn byte_len(ty: GgmlType, dims: &[u64]) -> Result<u64, String> {
     let block = ty.block_len() as u64;
     let row = dims.first().copied().unwrap_or(1);

@@ -381,7 +381,7 @@ fn has_layout(model: &Model, method: &str) -> bool {
     model.tensors.keys().any(|name| marks.iter().any(|mark| name.contains(mark)))
 }
 
-/// Refuses quantization methods that aren't understood, by name, and reports what is left out.
+/// Refuses quantization methods that aren't understood, by name, and ones of which no tensor has the layout.
 pub(crate) fn check_method(model: &Model) -> Result<()> {
     let Some(config) = quantization(model) else { return Ok(()) };
     let flag = |key: &str| config.get(key).and_then(Value::as_bool).unwrap_or(false);
