@@ -14,6 +14,8 @@ OUT = ["f16", "int8-row", "int4-g64", "int8-absmax", "int4-g32", "ggml-q8_0", "g
 # llama-quantize's names. MXFP4 is for experts there, so the file is Q8_0 with the MLPs overridden.
 IN = ["Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K_M", "Q5_K_M", "Q6_K", "Q3_K_M", "Q2_K", "IQ4_NL", "IQ4_XS", "MXFP4"]
 PURE = ["q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "iq4_nl", "q4_k", "q5_k", "q6_k", "q3_k", "q2_k", "iq4_xs"]
+MIXTURES = ["q2_k", "q3_k_s", "q3_k_m", "q3_k_l", "iq4_xs", "iq4_nl", "q4_0", "q4_1", "q4_k_s", "q4_k_m", "q5_0",
+            "q5_1", "q5_k_s", "q5_k_m", "q6_k", "q8_0"]
 
 
 def hf_names(layers):
@@ -156,6 +158,16 @@ def theirs(args, work, table):
 
 def pure(args, work, table):
     """ggml types written here and by `llama-quantize --pure`, byte for byte."""
+    beside_llama_quantize(args, work, table, [(f"ggml-{name}", name, ["--include", "*"], ["--pure"]) for name in args.chosen(PURE)])
+
+
+def mixtures(args, work, table):
+    """llama-quantize's mixtures, byte for byte."""
+    beside_llama_quantize(args, work, table, [(name, name, [], []) for name in args.chosen(MIXTURES)])
+
+
+def beside_llama_quantize(args, work, table, kinds):
+    """Kinds are our scheme, llama-quantize's name of it, and options for each."""
     import gguf
     import numpy
 
@@ -164,17 +176,21 @@ def pure(args, work, table):
     for model, what in [(args.model, "whole model"), (narrow, "cut to rows of whole blocks of 256")]:
         source, mine, other = work / "f16.gguf", work / "mine.gguf", work / "other.gguf"
         run([args.bin / "qconvert", model, "--scheme", "f16", "--to", "gguf", "-o", source, "--overwrite"])
-        for name in args.chosen(PURE):
-            refusal = convert(args, model, mine, "--scheme", f"ggml-{name}", "--to", "gguf", "--include", "*")
+        for scheme, name, ours, theirs in kinds:
+            engine = " ".join(["llama-quantize", *theirs])
+            refusal = convert(args, model, mine, "--scheme", scheme, "--to", "gguf", *ours)
             if refusal:
-                table.row(f"ggml-{name}", "GGUF", "llama-quantize --pure", f"{what}: we refuse it")
+                table.row(scheme, "GGUF", engine, f"{what}: we refuse it")
                 continue
-            run([llama(args, "llama-quantize"), "--pure", source, other, name.upper(), 2])
+            run([llama(args, "llama-quantize"), *theirs, source, other, name.upper(), 2])
             a = {t.name: t for t in gguf.GGUFReader(mine).tensors}
             b = {t.name: t for t in gguf.GGUFReader(other).tensors}
             odd = [n for n in a.keys() | b.keys()
                    if not (n in a and n in b and a[n].tensor_type == b[n].tensor_type and numpy.array_equal(a[n].data, b[n].data))]
-            table.row(f"ggml-{name}", "GGUF", "llama-quantize --pure", f"{what}: {types(other)}", f"{len(odd)} of {len(b)}")
+            numbers = [int(gguf.GGUFReader(f).fields["general.file_type"].contents()) for f in (mine, other)]
+            if numbers[0] != numbers[1]:
+                odd.append("general.file_type")
+            table.row(scheme, "GGUF", engine, f"{what}: {types(other)}", f"{len(odd)} of {len(b)}")
 
 
 def cut(model, folder):

@@ -14,6 +14,14 @@ use std::collections::{BTreeMap, HashMap};
 /// # Errors
 /// [`Error::Request`] with the layouts that do.
 pub fn check_layout(settings: &Settings) -> Result<()> {
+    if let Some(mix) = settings.mix
+        && settings.emulate.is_none()
+        && (settings.target != Target::Gguf || settings.layout.is_some_and(|layout| layout != Layout::Ggml))
+    {
+        let what =
+            "is a mixture of ggml's types, which only GGUF and its own layout hold: use --to gguf, without --layout";
+        return Err(Error::Request(format!("{mix} {what}")));
+    }
     let (container, fit) = match (settings.target, settings.layout) {
         (Target::Gguf, Some(Layout::CompressedTensors | Layout::Bitsandbytes)) => ("GGUF", "ggml and packed"),
         (Target::Safetensors, Some(Layout::Ggml)) => ("safetensors", "compressed-tensors, bitsandbytes and packed"),
@@ -168,6 +176,9 @@ pub fn kept_matrices(plan: &Plan, source: &Source<'_>) -> Vec<String> {
 /// Why weights stay float that the scheme alone would quantize.
 pub fn kept_for_loaders(plan: &Plan, source: &Source<'_>, settings: &Settings) -> Vec<String> {
     let mut reasons: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    if settings.mix.is_some() {
+        return Vec::new();
+    }
     for w in plan.weights.iter().filter(|w| w.scheme.is_none()) {
         let weight = &source.weights[w.index];
         let wanted = settings.rules.scheme_for(weight, plan.scheme).filter(|s| !matches!(s, Scheme::Float(_)));

@@ -342,6 +342,9 @@ fn split_keys(part: usize, parts: usize, tensors: usize) -> Vec<(String, gguf::V
 
 /// llama.cpp's number for the type that most weights have (`general.file_type`).
 fn file_type(plan: &Plan) -> u32 {
+    if let Some(number) = plan.file_type {
+        return number;
+    }
     let mut bytes = std::collections::BTreeMap::new();
     for t in tensors(plan) {
         let number = match t.dtype {
@@ -353,6 +356,13 @@ fn file_type(plan: &Plan) -> u32 {
             DType::Ggml(GgmlType::Q8_0) => 7,
             DType::Ggml(GgmlType::Q5_0) => 8,
             DType::Ggml(GgmlType::Q5_1) => 9,
+            DType::Ggml(GgmlType::Q2_K) => 10,
+            DType::Ggml(GgmlType::Q3_K) => 11,
+            DType::Ggml(GgmlType::Q4_K) => 14,
+            DType::Ggml(GgmlType::Q5_K) => 16,
+            DType::Ggml(GgmlType::Q6_K) => 18,
+            DType::Ggml(GgmlType::IQ4_NL) => 25,
+            DType::Ggml(GgmlType::IQ4_XS) => 30,
             _ => continue,
         };
         *bytes.entry(number).or_insert(0u64) += t.shape.iter().product::<usize>() as u64;

@@ -4,6 +4,7 @@ use crate::encode::Encoding;
 use crate::error::{Error, Misfit, Result};
 use crate::layout::{self, Content, Laid, Layout, OutTensor};
 use crate::loaders;
+use crate::mix::{Mix, MixedType};
 use crate::rules::Rules;
 use crate::source::{self, Values, Weight};
 use crate::{artifact_checks, completeness};
@@ -38,6 +39,8 @@ pub struct Settings {
     pub max_shard: Option<u64>,
     /// Rules that choose the quantized weights and their schemes.
     pub rules: Rules,
+    /// Mixture of types that stands in for the one scheme.
+    pub mix: Option<Mix>,
     /// Activation statistics.
     pub calibration: Option<Calibration>,
     /// True to read the finished artifact again, and compare it with its source, before it replaces anything at its
@@ -57,6 +60,7 @@ impl Settings {
             emulate: None,
             max_shard: None,
             rules: Rules::default(),
+            mix: None,
             calibration: None,
             verify: false,
             verify_on: None,
@@ -87,6 +91,8 @@ pub struct Plan {
     /// Label of the artifact: its scheme. For a mixed artifact every scheme of its quantized weights, joined by `+`,
     /// the requested one first.
     pub label: String,
+    /// GGUF's `general.file_type`, where the request says it.
+    pub file_type: Option<u32>,
     /// The container.
     pub target: Target,
     /// Plan for each weight, in order.
@@ -150,9 +156,11 @@ impl<'a> Source<'a> {
         artifact_checks::check_layout(settings)?;
         settings.rules.check(&self.weights, scheme)?;
         check_calibration(scheme, settings)?;
+        let wanted = self.wanted(scheme, settings)?;
         let mut plan = Plan {
             scheme,
-            label: self.label(scheme, settings),
+            label: self.label(scheme, settings, &wanted),
+            file_type: settings.mix.map(Mix::file_type),
             target: settings.target,
             weights: Vec::new(),
             misfits: Vec::new(),
@@ -172,7 +180,7 @@ impl<'a> Source<'a> {
         let beside = artifact_checks::companions(&self.weights);
         for (index, weight) in self.weights.iter().enumerate() {
             let (name, order) = self.artifact_name(weight, config)?;
-            let chosen = self.scheme_for(weight, scheme, settings);
+            let chosen = self.loadable(weight, wanted[index], settings);
             let laid = self.lay(weight, &name, order, chosen, settings, wide);
             match laid.and_then(|laid| artifact_checks::check_companions(weight, &beside, laid)) {
                 Ok(laid) => {
@@ -194,6 +202,9 @@ impl<'a> Source<'a> {
         if plan.misfits.is_empty() {
             loaders::check(self, &plan)?;
         }
+        if let Some(mix) = settings.mix {
+            plan.notes.extend(self.fallbacks(mix)?);
+        }
         plan.notes.extend(artifact_checks::kept_matrices(&plan, self));
         plan.notes.extend(artifact_checks::kept_for_loaders(&plan, self, settings));
         plan.notes.extend(artifact_checks::packed_in_gguf(&plan, self, settings));
@@ -205,9 +216,60 @@ impl<'a> Source<'a> {
         Ok(plan)
     }
 
-    /// The scheme of a weight; none when it stays as it is.
-    fn scheme_for(&self, weight: &Weight, scheme: Scheme, settings: &Settings) -> Option<Scheme> {
-        let chosen = settings.rules.scheme_for(weight, scheme);
+    /// The scheme of each weight by the rules or the mixture; none for one that stays as it is.
+    ///
+    /// # Errors
+    /// As [`Source::mixed`].
+    pub(crate) fn wanted(&self, scheme: Scheme, settings: &Settings) -> Result<Vec<Option<Scheme>>> {
+        let weights = self.weights.iter();
+        let Some(mix) = settings.mix else {
+            return Ok(weights.map(|weight| settings.rules.scheme_for(weight, scheme)).collect());
+        };
+        let mixed = self.mixed(mix)?;
+        Ok(weights.zip(mixed).map(|(weight, ty)| settings.rules.overruled(weight, ty.scheme())).collect())
+    }
+
+    /// What a mixture makes of each weight.
+    ///
+    /// # Errors
+    /// When the model has no configuration, or a weight has no name in GGUF.
+    fn mixed(&self, mix: Mix) -> Result<Vec<MixedType>> {
+        let config = self.config.as_ref().ok_or_else(|| no_config(self.model))?;
+        let names = self.weights.iter().map(|weight| Ok(self.artifact_name(weight, Some(config))?.0));
+        let names: Vec<String> = names.collect::<Result<_>>()?;
+        let is_matrix = |at: &usize| self.weights[*at].is_matrix();
+        let matrices: Vec<usize> = (0..self.weights.len()).filter(is_matrix).collect();
+        let types = mix.types(config, matrices.iter().map(|&at| (names[at].as_str(), self.weights[at].shape[1])));
+        let mut out = vec![MixedType::Kept; self.weights.len()];
+        for (at, ty) in matrices.into_iter().zip(types) {
+            out[at] = ty;
+        }
+        Ok(out)
+    }
+
+    /// Says which types stand in for those that a mixture names, and for how many matrices.
+    fn fallbacks(&self, mix: Mix) -> Result<Option<String>> {
+        let mut counts = std::collections::BTreeMap::new();
+        let mixed = self.mixed(mix)?;
+        for ty in &mixed {
+            let (wanted, instead) = match ty {
+                MixedType::Kept | MixedType::Ggml(_) => continue,
+                MixedType::Instead { wanted, instead } => (wanted, instead.to_string()),
+                MixedType::F16 { wanted } => (wanted, "f16".into()),
+            };
+            *counts.entry((wanted.to_string(), instead)).or_insert(0usize) += 1;
+        }
+        let (all, instead): (usize, usize) =
+            (mixed.iter().filter(|ty| **ty != MixedType::Kept).count(), counts.values().sum());
+        let each = counts.iter().map(|((wanted, instead), n)| format!("{n} get {instead} for {wanted}"));
+        let each = each.collect::<Vec<_>>().join(", ");
+        Ok((instead > 0).then(|| {
+            format!("rows of {instead} of {all} matrices are no whole blocks of the type that {mix} names: {each}, as in llama-quantize")
+        }))
+    }
+
+    /// The scheme of a weight, unless loaders can't load it so and nobody named the weight.
+    fn loadable(&self, weight: &Weight, chosen: Option<Scheme>, settings: &Settings) -> Option<Scheme> {
         let quantized = chosen.filter(|s| !matches!(s, Scheme::Float(_)));
         match quantized.and_then(|s| self.unloadable(weight, s, settings)) {
             Some(_) if !settings.rules.names(weight) => None,
@@ -225,13 +287,16 @@ impl<'a> Source<'a> {
     }
 
     /// The schemes that the artifact holds, the requested one first where it is among them.
-    fn label(&self, scheme: Scheme, settings: &Settings) -> String {
+    fn label(&self, scheme: Scheme, settings: &Settings, wanted: &[Option<Scheme>]) -> String {
+        if let Some(mix) = settings.mix {
+            return mix.to_string();
+        }
         if matches!(scheme, Scheme::Float(_)) && settings.rules.recipe().is_none() {
             return scheme.to_string();
         }
         let mut held = BTreeSet::new();
-        for weight in &self.weights {
-            match self.scheme_for(weight, scheme, settings) {
+        for (weight, &wanted) in self.weights.iter().zip(wanted) {
+            match self.loadable(weight, wanted, settings) {
                 Some(Scheme::Float(_)) if !weight.is_block_projection() => {}
                 Some(scheme) => drop(held.insert(scheme.to_string())),
                 None if weight.is_block_projection() => drop(held.insert(self.kept_name(weight, settings.target))),

@@ -106,7 +106,12 @@ impl Rules {
         let by_default = matches!(default, Scheme::Float(_))
             || weight.is_block_projection()
             || (weight.is_matrix() && hit(&self.include));
-        let mut chosen = by_default.then_some(default);
+        self.overruled(weight, by_default.then_some(default))
+    }
+
+    /// The scheme of `weight` where `chosen` is that of a mixture: the recipe's rules and `--exclude` go before it.
+    pub fn overruled(&self, weight: &Weight, mut chosen: Option<Scheme>) -> Option<Scheme> {
+        let hit = |patterns: &[GlobMatcher]| patterns.iter().any(|p| matches(p, weight));
         for (pattern, scheme) in self.recipe.iter().flat_map(|r| &r.rules) {
             if weight.is_matrix() && matches(pattern, weight) {
                 chosen = *scheme;

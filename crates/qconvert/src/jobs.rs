@@ -3,15 +3,15 @@
 use super::args::{Args, To};
 use anyhow::{Context, Error, Result, bail};
 use cli::Usage;
-use conversion::{Plan, Recipe, Rules, Settings, Source, Target};
+use conversion::{Choice, Plan, Recipe, Rules, Settings, Source, Target};
 use observe::Calibration;
 use schemes::{Overflow, Scheme};
 use std::path::{Path, PathBuf};
 
 /// Request, before a model is looked at.
 pub struct Request {
-    /// The schemes, each for one artifact.
-    pub schemes: Vec<Scheme>,
+    /// The schemes and mixtures, each for one artifact.
+    pub schemes: Vec<Choice>,
     /// Everything else.
     pub settings: Settings,
 }
@@ -31,7 +31,7 @@ pub fn request(args: &Args) -> Result<Request> {
     Ok(Request { schemes, settings })
 }
 
-fn schemes(args: &Args, recipe: Option<&Recipe>) -> Result<Vec<Scheme>> {
+fn schemes(args: &Args, recipe: Option<&Recipe>) -> Result<Vec<Choice>> {
     let default = recipe.and_then(|r| r.default);
     if let (Some(default), Some(path), [first, ..]) = (default, &args.recipe, &args.scheme[..]) {
         bail!(Usage(format!(
@@ -39,14 +39,14 @@ fn schemes(args: &Args, recipe: Option<&Recipe>) -> Result<Vec<Scheme>> {
             path.display()
         )));
     }
-    let mut out: Vec<Scheme> = Vec::new();
-    let mut named: Vec<Scheme> = Vec::new();
+    let mut out: Vec<Choice> = Vec::new();
+    let mut named: Vec<Choice> = Vec::new();
     for name in &args.scheme {
         if name == "all" {
-            out.extend(Scheme::all().into_iter().filter(|s| !out.contains(s)).collect::<Vec<_>>());
+            out.extend(Scheme::all().into_iter().map(Choice::from).filter(|s| !out.contains(s)).collect::<Vec<_>>());
             continue;
         }
-        let scheme: Scheme = name.parse().map_err(|e: schemes::Error| Usage(e.to_string()))?;
+        let scheme: Choice = name.parse().map_err(|e: schemes::Error| Usage(e.to_string()))?;
         if named.contains(&scheme) {
             bail!(Usage(format!("--scheme names {scheme} twice: name it once")));
         }
@@ -56,7 +56,8 @@ fn schemes(args: &Args, recipe: Option<&Recipe>) -> Result<Vec<Scheme>> {
         }
     }
     if out.is_empty() {
-        out.extend(default.or((args.to == To::Hf).then_some(Scheme::Float(schemes::FloatType::F16))));
+        let float = (args.to == To::Hf).then_some(Scheme::Float(schemes::FloatType::F16));
+        out.extend(default.or(float).map(Choice::from));
     }
     if out.is_empty() {
         bail!(Usage(
@@ -74,8 +75,8 @@ fn read_recipe(path: &Path) -> Result<Recipe> {
 
 /// An artifact to make, and the plan that says early what can't work.
 pub struct Wanted {
-    /// The scheme.
-    pub scheme: Scheme,
+    /// The scheme or the mixture.
+    pub choice: Choice,
     /// Plan of the artifact, as if no column were an outlier where the statistics that tell are not there yet.
     pub plan: Plan,
     /// Where it goes.
@@ -95,7 +96,7 @@ pub fn wanted(args: &Args, request: &Request, source: &Source<'_>) -> Result<(Ve
 
 fn plan_all(args: &Args, request: &Request, source: &Source<'_>, obstacle: &mut Option<Error>) -> Result<Vec<Wanted>> {
     let mut settings = request.settings.clone();
-    let needs = |scheme: &Scheme| needs_calibration(*scheme, &settings);
+    let needs = |choice: &Choice| needs_calibration(choice.scheme, &settings);
     if let Some(scheme) = request.schemes.iter().find(|s| needs(s))
         && settings.calibration.is_none()
     {
@@ -107,19 +108,20 @@ fn plan_all(args: &Args, request: &Request, source: &Source<'_>, obstacle: &mut 
         settings.calibration = Some(no_outliers(source));
     }
     let mut wanted: Vec<Wanted> = Vec::with_capacity(request.schemes.len());
-    for &scheme in &request.schemes {
-        let plan = source.plan(scheme, &settings, &Default::default())?;
+    for &choice in &request.schemes {
+        settings.mix = choice.mix;
+        let plan = source.plan(choice.scheme, &settings, &Default::default())?;
         if !plan.misfits.is_empty() {
             obstacle.get_or_insert_with(|| conversion::Error::Misfits(plan.misfits.clone()).into());
         }
         if wanted.iter().any(|w| w.plan.label == plan.label) {
-            bail!(Usage(format!("{scheme} gives the artifact {} a second time: name it once", plan.label)));
+            bail!(Usage(format!("{choice} gives the artifact {} a second time: name it once", plan.label)));
         }
         let destination = destination(args, request, &plan);
         if args.output.is_some() {
             check_destination(args, request, &destination, source)?;
         }
-        wanted.push(Wanted { scheme, plan, destination });
+        wanted.push(Wanted { choice, plan, destination });
     }
     Ok(wanted)
 }
