@@ -5,6 +5,7 @@ use crate::{Error, Result, place};
 use observe::Calibration;
 use observe::activations::{Carrier, Codes, Place, Position, Site, watch};
 use progress::Progress;
+use schemars::JsonSchema;
 use scoring::Encoder;
 use scoring::load::Compute;
 use serde::Serialize;
@@ -27,7 +28,7 @@ pub struct Request {
 }
 
 /// A large dimension.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct Large {
     /// Index of the dimension.
     pub dimension: usize,
@@ -48,7 +49,7 @@ pub struct Large {
 }
 
 /// INT8 codes under one way to choose scales.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, JsonSchema)]
 pub struct Int8 {
     /// The scale; of many the median.
     pub scale: f32,
@@ -59,7 +60,7 @@ pub struct Int8 {
 }
 
 /// Values between a power of two and the next.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Octave {
     /// The exponent of the lower end.
     pub exponent: i32,
@@ -68,7 +69,7 @@ pub struct Octave {
 }
 
 /// Statistics of one place.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct Seen {
     /// `residual`, or the module whose input it is.
     pub place: String,
@@ -105,7 +106,7 @@ pub struct Seen {
 }
 
 /// A dimension that is among the largest after several blocks.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct Persistent {
     /// Index of the dimension.
     pub dimension: usize,
@@ -120,7 +121,7 @@ pub struct Persistent {
 }
 
 /// Results of a run.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct Activations {
     /// The model.
     pub model: String,

@@ -6,6 +6,7 @@ use conversion::{Source, Values, Weight};
 use indexmap::IndexMap;
 use progress::{Progress, Unit};
 use rayon::prelude::*;
+use schemars::JsonSchema;
 use schemes::measure::WeightError;
 use serde::Serialize;
 use serde_json::Value;
@@ -13,7 +14,7 @@ use std::path::Path;
 use store::Model;
 
 /// Result of comparing a tensor.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Status {
     /// Every value is the same.
@@ -31,7 +32,7 @@ pub enum Status {
 }
 
 /// One weight of both models.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct Compared {
     /// Hugging Face name of the tensor.
     pub name: String,
@@ -59,7 +60,7 @@ pub struct Compared {
 }
 
 /// A key whose values differ.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Change {
     /// The key; of config.json the path.
     pub key: String,
@@ -70,7 +71,7 @@ pub struct Change {
 }
 
 /// Differences between two models.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct Diff {
     /// The first model.
     pub a: String,

@@ -11,6 +11,7 @@ use crate::{Error, Result, place};
 use conversion::{Source, Weight};
 use observe::Calibration;
 use progress::Progress;
+use schemars::JsonSchema;
 use schemes::{FloatType, Scheme, outlier};
 use scoring::load::Compute;
 use scoring::model::LanguageModel;
@@ -18,11 +19,11 @@ use scoring::score::{self, Divergences};
 use scoring::stats::{self, Bootstrap, Interval};
 use scoring::{Packed, Protocol, Windows};
 use serde::Serialize;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use store::Model;
 
 /// Unit that is quantized at a time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum By {
     /// All projections of one block.
@@ -51,10 +52,12 @@ pub struct Request {
     pub protocol: Protocol,
     /// Activation statistics, for schemes that need them.
     pub calibration: Option<Calibration>,
+    /// Folder of passes that are kept from one run to the next.
+    pub cache: Option<PathBuf>,
 }
 
 /// A divergence from the reference.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, JsonSchema)]
 pub struct Divergence {
     /// Mean KL(reference || model) in nats.
     pub kl: f64,
@@ -65,7 +68,7 @@ pub struct Divergence {
 }
 
 /// One part of the model.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct Part {
     /// Name of the part: a block's number, a kind, or a module.
     pub name: String,
@@ -92,7 +95,7 @@ pub struct Part {
 }
 
 /// A recipe with what it comes to.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct Recipe {
     /// Bits per weight that were allowed.
     pub target_bpw: f64,
@@ -107,7 +110,7 @@ pub struct Recipe {
 }
 
 /// Results of a measurement.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct Layers {
     /// The model.
     pub model: String,
@@ -205,7 +208,12 @@ pub fn measure(path: &Path, request: &Request, progress: &dyn Progress) -> Resul
         all,
         parts,
         recipe,
-        notes: unchanged.into_iter().chain(source.warnings.iter().cloned()).chain(beyond).collect(),
+        notes: unchanged
+            .into_iter()
+            .chain(source.warnings.iter().cloned())
+            .chain(beyond)
+            .chain(bench.compute.cache.as_ref().and_then(|cache| cache.note()))
+            .collect(),
     })
 }
 
@@ -340,7 +348,7 @@ struct Bench {
 impl Bench {
     fn new(path: &Path, model: &Model, request: &Request) -> Result<Self> {
         let name = path.display().to_string();
-        let compute = Compute::on_cpu(None);
+        let compute = Compute::on_cpu(None).with_cache(request.cache.as_deref())?;
         let encoder = text::encoder(model)?;
         let ids = encoder.encode(&request.text.text)?.ids;
         if ids.is_empty() {

@@ -5,6 +5,7 @@
 
 use crate::{Error, Result};
 use runtime::KvType;
+use schemars::JsonSchema;
 use schemes::{Bits, FloatType, GgmlType, Grouping, Scheme};
 use serde::Serialize;
 use std::path::Path;
@@ -16,7 +17,7 @@ pub const GIB: f64 = (1u64 << 30) as f64;
 const MOST_GIB: f64 = 1e6;
 
 /// Numbers that decide the size of a KV cache.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct CacheShape {
     /// Blocks.
     pub layers: u64,
@@ -56,7 +57,7 @@ pub struct Candidate {
 }
 
 /// Contexts and users that fit on one device.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct Fit {
     /// Memory of the device.
     pub vram_gib: f64,
@@ -73,7 +74,7 @@ pub struct Fit {
 }
 
 /// Contexts and users that fit with the weights in one scheme.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct Row {
     /// The scheme, or `as stored`.
     pub scheme: String,
@@ -86,7 +87,7 @@ pub struct Row {
 }
 
 /// Results of a calculation.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct Memory {
     /// The model, where one was given.
     pub model: Option<String>,

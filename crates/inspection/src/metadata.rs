@@ -1,6 +1,7 @@
 //! The metadata of model files: GGUF's typed keys, the strings of safetensors headers.
 
 use crate::Result;
+use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Value, json};
 use store::gguf::{self, Array};
@@ -10,7 +11,7 @@ use store::{Bytes, Container, Model};
 const SHOWN: usize = 8;
 
 /// One key and its value.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct Entry {
     /// The key.
     pub key: String,

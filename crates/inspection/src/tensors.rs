@@ -4,12 +4,13 @@ use crate::Result;
 use crate::metadata::{self, Entry};
 use indexmap::IndexMap;
 use runtime::KvType;
+use schemars::JsonSchema;
 use serde::Serialize;
 use std::path::Path;
 use store::{Config, Container, Model};
 
 /// A stored tensor.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct TensorInfo {
     /// Hugging Face name of the tensor.
     pub name: String,
@@ -29,7 +30,7 @@ pub struct TensorInfo {
 }
 
 /// All tensors of a type, or all weights of a scheme.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct Total {
     /// The type or scheme.
     pub name: String,
@@ -44,7 +45,7 @@ pub struct Total {
 }
 
 /// Architecture, as config.json or the keys of a GGUF file give it.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct Architecture {
     /// The name, such as `LlamaForCausalLM`.
     pub name: String,
@@ -71,7 +72,7 @@ pub struct Architecture {
 }
 
 /// Contents of a model.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct Tensors {
     /// Path of the model.
     pub model: String,

@@ -6,6 +6,7 @@ use observe::Calibration;
 use observe::weights::{Crowded, Form, Spread, losses, spread};
 use progress::{Progress, Unit};
 use rayon::prelude::*;
+use schemars::JsonSchema;
 use schemes::measure::WeightError;
 use schemes::{Bits, FloatType, GgmlType, Grouping, Scheme, outlier};
 use serde::Serialize;
@@ -28,7 +29,7 @@ pub struct Request {
 }
 
 /// The loss of a scheme in one matrix.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct Loss {
     /// The scheme, or `nf4-bN` for NF4's levels in blocks of N.
     pub scheme: String,
@@ -37,7 +38,7 @@ pub struct Loss {
 }
 
 /// One matrix.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct Matrix {
     /// Module of the matrix.
     pub module: String,
@@ -78,7 +79,7 @@ pub struct Matrix {
 }
 
 /// The loss of a scheme over all matrices that are quantized by default.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct SchemeLoss {
     /// The scheme, or `nf4-bN`.
     pub scheme: String,
@@ -97,7 +98,7 @@ pub struct SchemeLoss {
 }
 
 /// Uniform levels and those of NF4 with blocks of one length.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct Levels {
     /// Weights in a block.
     pub block: usize,
@@ -110,7 +111,7 @@ pub struct Levels {
 }
 
 /// Results of a measurement.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct Weights {
     /// The model.
     pub model: String,

@@ -9,6 +9,7 @@
 use crate::model::{LanguageModel, continue_exactly};
 use crate::stats::{Interval, clustered};
 use crate::{Bos, Encoder, Error, Result};
+use schemars::JsonSchema;
 use serde::Serialize;
 use std::ops::ControlFlow;
 
@@ -78,7 +79,7 @@ pub fn agree(artifact: &dyn LanguageModel, written: &[Written]) -> Result<Vec<(u
 }
 
 /// The score over all prompts.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct Score {
     /// Tokens that are the same.
     pub agree: u64,

@@ -10,6 +10,7 @@ use crate::model::LanguageModel;
 use crate::stats::{Interval, mcnemar, wilson};
 use crate::{Bos, Encoder, Error, Result};
 use progress::{Progress, Unit};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -155,7 +156,7 @@ fn one(model: &dyn LanguageModel, encoder: &Encoder, item: &Item, rules: Rules<'
 }
 
 /// The score of a battery.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct Score {
     /// Questions answered right.
     pub right: usize,

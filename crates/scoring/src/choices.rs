@@ -13,6 +13,7 @@ use crate::{Bos, Encoder, Error, Result};
 use ndarray::Axis;
 use progress::{Progress, Unit};
 use rowmath::logits;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
@@ -137,7 +138,7 @@ fn boundary(encoder: &Encoder, context: &str, choice: &str, bos: Bos) -> Result<
 }
 
 /// The score over all items.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct Score {
     /// Share right by the sum of log-probabilities.
     pub acc: f64,

@@ -232,7 +232,7 @@ fn time<'a>(first: &mut Contestant<'a>, others: &mut [Contestant<'a>], cuts: &[C
         let vocab = contestant.subject.model.vocab_size();
         // Under another tokenizer the tokens mean something else, but take as long.
         let tokens: Vec<u32> = tokens.iter().map(|t| t % vocab.max(1) as u32).collect();
-        let speed = contestant.step(|s| speed::measure(s.model, &tokens));
+        let speed = contestant.step(|s| speed::measure(s.model.timed().unwrap_or(s.model), &tokens));
         contestant.row.prefill_tokens_per_s = speed.map(|s| s.prefill.median);
         contestant.row.prefill_range = speed.map(|s| s.prefill.range);
         contestant.row.decode_tokens_per_s = speed.map(|s| s.decode.median);

@@ -1,6 +1,7 @@
 //! Errors that say what is wrong and the way out.
 
 use crate::score::Problem;
+use schemars::JsonSchema;
 use serde::Serialize;
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -115,7 +116,7 @@ impl Error {
 }
 
 /// A model that couldn't be opened or run, where the others stand.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Failed {
     /// Path of the model.
     pub model: String,

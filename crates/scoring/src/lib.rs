@@ -9,6 +9,7 @@
 //! | [`stats`] | confidence intervals |
 //! | [`battery`], [`choices`], [`agreement`] | answers to questions, multiple choice, agreement of continuations |
 //! | [`size`], [`speed`] | bytes, bits per weight, tokens per second |
+//! | [`cache`] | passes that earlier runs kept |
 //! | [`verdict`] | the word for an artifact, from the intervals and a margin |
 //! | [`rows`] | the comparison as data, as JSON too |
 //!
@@ -17,6 +18,7 @@
 
 pub mod agreement;
 pub mod battery;
+pub mod cache;
 pub mod choices;
 pub mod compare;
 mod error;

@@ -1,5 +1,6 @@
 //! Models from files, ready to be scored.
 
+use crate::cache::Cache;
 use crate::compare::Subject;
 use crate::size::{self, Size};
 use crate::{Encoder, Error, Packed, Result};
@@ -20,12 +21,14 @@ pub struct Compute {
     /// Keys and values go through a cache of this type, in scoring too; by default scoring has no
     /// cache, and what continues a text has one in f16.
     pub kv: Option<KvType>,
+    /// Where passes are kept, and taken from.
+    pub cache: Option<Arc<Cache>>,
 }
 
 impl Compute {
     /// On the CPU.
     pub fn on_cpu(kv: Option<KvType>) -> Self {
-        Compute { device: runtime::cpu(), options: Options::default(), kv }
+        Compute { device: runtime::cpu(), options: Options::default(), kv, cache: None }
     }
 
     /// On the device of a name, in the type of a name.
@@ -34,10 +37,19 @@ impl Compute {
     /// [`Error::Device`] for a GPU that can't be used, [`Error::Protocol`] for what can't be had in this build.
     pub fn on(device: &str, dtype: &str, math: Math, kv: Option<KvType>) -> Result<Self> {
         match runtime::device_and_options(device, dtype, math) {
-            Ok((device, options)) => Ok(Compute { device, options, kv }),
+            Ok((device, options)) => Ok(Compute { device, options, kv, cache: None }),
             Err(e @ runtime::Error::Gpu { .. }) => Err(Error::Device(e)),
             Err(e) => Err(Error::Protocol(e.to_string())),
         }
+    }
+
+    /// The same with passes that are kept in `folder`, if there is one.
+    ///
+    /// # Errors
+    /// As [`Cache::open`].
+    pub fn with_cache(self, folder: Option<&Path>) -> Result<Self> {
+        let cache = folder.map(Cache::open).transpose()?.map(Arc::new);
+        Ok(Compute { cache, ..self })
     }
 
     /// Returns a note on the device for reports; none for the CPU.

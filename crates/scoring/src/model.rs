@@ -25,6 +25,11 @@ pub trait LanguageModel {
     fn greedy(&self, prompt: &[u32], limit: usize, token: &mut dyn FnMut(u32) -> ControlFlow<()>) -> Result<()> {
         continue_exactly(self, prompt, limit, token)
     }
+
+    /// The same model with nothing taken from earlier runs, for measuring time; none where this is that model.
+    fn timed(&self) -> Option<&dyn LanguageModel> {
+        None
+    }
 }
 
 /// Continues `prompt` greedily by running the whole sequence for each token: what a single pass

@@ -8,6 +8,7 @@ use crate::stats::Interval;
 use crate::verdict::{Because, Evidence, Margin, Verdict};
 use crate::windows::Protocol;
 use crate::{agreement, battery, choices, size};
+use schemars::JsonSchema;
 use serde::Serialize;
 use std::fmt;
 
@@ -15,7 +16,7 @@ use std::fmt;
 pub const VERSION: u32 = 3;
 
 /// Any number of artifacts against one reference.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, JsonSchema)]
 pub struct Comparison {
     /// Version of this structure.
     pub version: u32,
@@ -52,7 +53,7 @@ pub struct Comparison {
 }
 
 /// A scored text.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct CorpusInfo {
     /// Name of the text.
     pub name: String,
@@ -65,7 +66,7 @@ pub struct CorpusInfo {
 }
 
 /// A value with its interval.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, JsonSchema)]
 pub struct Measured {
     /// The value.
     pub value: f64,
@@ -74,7 +75,7 @@ pub struct Measured {
 }
 
 /// Perplexity against the reference's.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, JsonSchema)]
 pub struct Change {
     /// Perplexity over the reference's.
     pub ratio: f64,
@@ -83,7 +84,7 @@ pub struct Change {
 }
 
 /// KL(reference || artifact) in nats, over the entries of the vocabulary that both have.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, JsonSchema)]
 pub struct Kl {
     /// Mean over tokens.
     pub mean: f64,
@@ -96,7 +97,7 @@ pub struct Kl {
 }
 
 /// Scores on one text.
-#[derive(Debug, Clone, PartialEq, Default, Serialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, JsonSchema)]
 pub struct TextScores {
     /// exp(mean loss); none where tokenizers differ.
     pub perplexity: Option<Measured>,
@@ -126,7 +127,7 @@ impl TextScores {
 }
 
 /// One model.
-#[derive(Debug, Clone, Default, Serialize)]
+#[derive(Debug, Clone, Default, Serialize, JsonSchema)]
 pub struct Row {
     /// Label in tables: the scheme, and the file where several rows have the same scheme.
     pub label: String,
@@ -191,7 +192,7 @@ pub fn smallest_within(rows: &[Row]) -> Option<&Row> {
 }
 
 /// Limits for the choice of an artifact. One that is absent limits nothing.
-#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, JsonSchema)]
 pub struct Limits {
     /// The largest mean KL of the first text, in nats.
     pub max_kl: Option<f64>,

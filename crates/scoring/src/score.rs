@@ -6,6 +6,7 @@ use crate::{Error, Result, Window};
 use ndarray::{ArrayView2, Axis, parallel::prelude::*};
 use progress::{Progress, Unit};
 use rowmath::logits::{self, Row};
+use schemars::JsonSchema;
 use serde::Serialize;
 use std::fmt;
 use std::ops::Range;
@@ -34,7 +35,7 @@ pub struct Divergences {
 
 /// Entries of a vocabulary that only one of two models with the same tokenizer has. They are left
 /// out of all comparisons, so that both models are scored over the same choice of tokens.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, JsonSchema)]
 pub struct Padding {
     /// Entries of the reference.
     pub reference: usize,
@@ -45,7 +46,7 @@ pub struct Padding {
 }
 
 /// Position and kind of a value that broke off a model's scores.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Problem {
     /// The text.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -7,6 +7,7 @@ use crate::{Packed, Result, Window, score};
 use progress::Progress;
 use runtime::selftest::Checked;
 use runtime::{ComputeType, FEW_TOKENS, KvType};
+use schemars::JsonSchema;
 use schemes::Scheme;
 use serde::Serialize;
 
@@ -17,7 +18,7 @@ pub const VERSION: u32 = 2;
 const STEPS: usize = 24;
 
 /// Results of a self-test.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct SelfTest {
     /// Version of this structure.
     pub version: u32,
@@ -36,7 +37,7 @@ pub struct SelfTest {
 }
 
 /// Comparisons of one kind.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct Group {
     /// The kernel or the form.
     pub name: String,
@@ -53,7 +54,7 @@ pub struct Group {
 }
 
 /// A model on the CPU and on the device.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct Agreement {
     /// Scheme of the model.
     pub scheme: String,

@@ -3,6 +3,7 @@
 use crate::{Error, Result};
 use indexmap::IndexMap;
 use rayon::prelude::*;
+use schemars::JsonSchema;
 use schemes::measure::WeightError;
 use schemes::{FloatType, Matrix, Scheme};
 use serde::Serialize;
@@ -17,7 +18,7 @@ const SCHEME_KEY: &str = "qconvert.scheme";
 const BLOCKS: &str = "model.layers.";
 
 /// Sizes of one model.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct Size {
     /// Scheme of the model; for a mixed artifact all its schemes, joined by `+`.
     pub scheme: String,
@@ -33,7 +34,7 @@ pub struct Size {
 }
 
 /// Relative error of the quantized weights against the reference's.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct Errors {
     /// Mean over matrices.
     pub mean: f64,

@@ -3,6 +3,7 @@
 use crate::model::LanguageModel;
 use crate::stats::{Interval, quantile};
 use crate::{Error, Result};
+use schemars::JsonSchema;
 use serde::Serialize;
 use std::ops::ControlFlow;
 use std::time::Instant;
@@ -17,7 +18,7 @@ pub const WRITTEN: usize = 24;
 pub const PROMPT: usize = 16;
 
 /// Tokens per second.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, JsonSchema)]
 pub struct Speed {
     /// One pass over a window of tokens, with the logits of the last.
     pub prefill: Rate,
@@ -26,7 +27,7 @@ pub struct Speed {
 }
 
 /// A rate that was measured [`RUNS`] times.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, JsonSchema)]
 pub struct Rate {
     /// The median.
     pub median: f64,

@@ -1,17 +1,25 @@
 //! The runtime's transformer as a [`LanguageModel`].
 
+use crate::cache::ModelCache;
 use crate::load::Compute;
 use crate::model::{Continuation, Forward, LanguageModel, argmax};
 use crate::{Error, Result};
-use candle_core::Tensor;
+use candle_core::{DType, Tensor};
 use ndarray::ArrayView2;
 use rowmath::logits as row_logits;
 use runtime::{KvCache, KvType, Transformer};
 use std::ops::{ControlFlow, Range};
 
-/// A model that multiplies from its packed weights.
+/// A model that multiplies from its packed weights. Where passes are kept, it takes from there what it has.
 #[derive(Debug)]
 pub struct Packed {
+    computed: Computed,
+    kept: Option<ModelCache>,
+}
+
+/// A model all of whose results are computed.
+#[derive(Debug)]
+struct Computed {
     name: String,
     model: Transformer,
     kv: Option<KvType>,
@@ -24,29 +32,74 @@ impl Packed {
     /// [`Error::Runtime`].
     pub fn load(name: impl Into<String>, model: &store::Model, compute: &Compute) -> Result<Self> {
         let name = name.into();
+        let kept = compute.cache.as_ref().map(|cache| ModelCache::new(cache, model, compute));
         let model = Transformer::load_with(model, &compute.device, &compute.options)
             .map_err(|source| Error::Runtime { model: name.clone(), source })?;
-        Ok(Packed { name, model, kv: compute.kv })
+        Ok(Packed { computed: Computed { name, model, kv: compute.kv }, kept })
     }
 
     /// The transformer.
     pub fn transformer(&self) -> &Transformer {
-        &self.model
+        &self.computed.model
     }
 
     /// Returns the type that the keys and values of a continued sequence are stored in.
     pub fn kv(&self) -> KvType {
-        self.kv.unwrap_or_default()
+        self.computed.kv.unwrap_or_default()
+    }
+}
+
+impl LanguageModel for Packed {
+    fn vocab_size(&self) -> usize {
+        self.computed.vocab_size()
     }
 
-    fn named(&self, source: impl Into<runtime::Error>) -> Error {
-        Error::Runtime { model: self.name.clone(), source: source.into() }
+    fn forward<'a>(&'a self, tokens: &[u32]) -> Result<Box<dyn Forward + 'a>> {
+        let model = &self.computed;
+        let Some(kept) = &self.kept else { return model.forward(tokens) };
+        let width = model.model.config().hidden_size;
+        if let Some(states) = kept.states(tokens, width) {
+            let device = model.model.device();
+            let hidden = Tensor::from_vec(states, (1, tokens.len(), width), device).map_err(|e| model.named(e))?;
+            return Ok(Box::new(Run { of: model, hidden }));
+        }
+        let hidden = model.hidden(tokens)?;
+        if hidden.dtype() == DType::F32 {
+            let states = hidden.flatten_all().and_then(|h| h.to_vec1()).map_err(|e| model.named(e))?;
+            kept.keep_states(tokens, &states);
+        }
+        Ok(Box::new(Run { of: model, hidden }))
+    }
+
+    fn greedy(&self, prompt: &[u32], limit: usize, token: &mut dyn FnMut(u32) -> ControlFlow<()>) -> Result<()> {
+        let Some(kept) = &self.kept else { return self.computed.greedy(prompt, limit, token) };
+        let known = kept.continuation(prompt).unwrap_or_default();
+        for &next in known.iter().take(limit) {
+            if token(next).is_break() {
+                return Ok(());
+            }
+        }
+        if known.len() >= limit {
+            return Ok(());
+        }
+        // What was kept is too short: computed again, and handed on from where it ended.
+        let mut written = Vec::with_capacity(limit);
+        self.computed.greedy(prompt, limit, &mut |next| {
+            written.push(next);
+            if written.len() <= known.len() { ControlFlow::Continue(()) } else { token(next) }
+        })?;
+        kept.keep_continuation(prompt, &written);
+        Ok(())
+    }
+
+    fn timed(&self) -> Option<&dyn LanguageModel> {
+        Some(&self.computed)
     }
 }
 
 /// Hidden states of one sequence, `[1, n, hidden]`.
 struct Run<'a> {
-    of: &'a Packed,
+    of: &'a Computed,
     hidden: Tensor,
 }
 
@@ -59,20 +112,35 @@ impl Forward for Run<'_> {
     }
 }
 
-impl LanguageModel for Packed {
+impl Computed {
+    /// Hidden states of a pass, `[1, n, hidden]`.
+    fn hidden(&self, tokens: &[u32]) -> Result<Tensor> {
+        let cache = self.kv.map(|kv| self.model.new_cache_of(kv, 1, tokens.len())).transpose();
+        let mut cache = cache.map_err(|e| self.named(e))?;
+        self.model.hidden(&[tokens], cache.as_mut()).map_err(|e| self.named(e))
+    }
+
+    fn session(&self, kv: KvType, capacity: usize) -> Result<Session<'_>> {
+        let cache = self.model.new_cache_of(kv, 1, capacity).map_err(|e| self.named(e))?;
+        Ok(Session { of: self, cache })
+    }
+
+    fn named(&self, source: impl Into<runtime::Error>) -> Error {
+        Error::Runtime { model: self.name.clone(), source: source.into() }
+    }
+}
+
+impl LanguageModel for Computed {
     fn vocab_size(&self) -> usize {
         self.model.config().vocab_size
     }
 
     fn forward<'a>(&'a self, tokens: &[u32]) -> Result<Box<dyn Forward + 'a>> {
-        let cache = self.kv.map(|kv| self.model.new_cache_of(kv, 1, tokens.len())).transpose();
-        let mut cache = cache.map_err(|e| self.named(e))?;
-        let hidden = self.model.hidden(&[tokens], cache.as_mut()).map_err(|e| self.named(e))?;
-        Ok(Box::new(Run { of: self, hidden }))
+        Ok(Box::new(Run { of: self, hidden: self.hidden(tokens)? }))
     }
 
     fn greedy(&self, prompt: &[u32], limit: usize, token: &mut dyn FnMut(u32) -> ControlFlow<()>) -> Result<()> {
-        let mut session = self.session(prompt.len() + limit)?;
+        let mut session = self.session(self.kv.unwrap_or_default(), prompt.len() + limit)?;
         let mut next = argmax(&session.extend(prompt, 1)?)?;
         for made in 1..=limit {
             if token(next).is_break() || made == limit {
@@ -98,15 +166,14 @@ impl Packed {
     /// # Errors
     /// As [`Packed::session`].
     pub fn session_of(&self, kv: KvType, capacity: usize) -> Result<Session<'_>> {
-        let cache = self.model.new_cache_of(kv, 1, capacity).map_err(|e| self.named(e))?;
-        Ok(Session { of: self, cache })
+        self.computed.session(kv, capacity)
     }
 }
 
 /// A sequence that a model continues, with its KV cache.
 #[derive(Debug)]
 pub struct Session<'a> {
-    of: &'a Packed,
+    of: &'a Computed,
     cache: KvCache,
 }
 

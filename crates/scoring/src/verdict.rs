@@ -30,7 +30,8 @@
 //! shares, and KL moves with it.
 
 use crate::stats::Interval;
-use serde::{Serialize, Serializer};
+use schemars::JsonSchema;
+use serde::Serialize;
 use std::fmt;
 use std::str::FromStr;
 
@@ -54,8 +55,24 @@ const MOST_TOKENS: f64 = 1e8;
 const POWER: f64 = 2.043;
 
 /// The difference that a user accepts, as a share of perplexity.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, JsonSchema)]
+#[serde(into = "Bounds")]
 pub struct Margin(f64);
+
+/// The margin as bounds of two measures.
+#[derive(Serialize, JsonSchema)]
+struct Bounds {
+    /// Share of perplexity: 0.01 is 1%.
+    perplexity: f64,
+    /// Mean KL in nats.
+    kl: f64,
+}
+
+impl From<Margin> for Bounds {
+    fn from(margin: Margin) -> Self {
+        Bounds { perplexity: margin.share(), kl: margin.nats() }
+    }
+}
 
 impl Margin {
     /// The share of perplexity: 0.01 is 1%.
@@ -91,17 +108,6 @@ impl FromStr for Margin {
 impl fmt::Display for Margin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}%", (1e6 * self.0).round() / 1e4)
-    }
-}
-
-impl Serialize for Margin {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        #[derive(Serialize)]
-        struct Both {
-            perplexity: f64,
-            kl: f64,
-        }
-        Both { perplexity: self.share(), kl: self.nats() }.serialize(serializer)
     }
 }
 
@@ -154,7 +160,7 @@ fn significant(nats: f64) -> String {
 }
 
 /// The word for an artifact.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
     /// The row is the reference.
@@ -184,7 +190,7 @@ impl Verdict {
 }
 
 /// Reason for a verdict, or the question that is not settled.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Because {
     /// Perplexity is shown to be higher.

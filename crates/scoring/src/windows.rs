@@ -1,11 +1,12 @@
 //! The protocol: the tokens of a text that are scored, and the tokens that the model sees before each.
 
 use crate::{Bos, Error, Result};
+use schemars::JsonSchema;
 use serde::Serialize;
 use std::ops::Range;
 
 /// Program whose rule is followed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, JsonSchema)]
 pub enum Style {
     /// Windows that cover the text; every token that has a predecessor in its window is scored.
     #[default]
@@ -17,7 +18,7 @@ pub enum Style {
 }
 
 /// Rule that cuts a text into windows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Protocol {
     /// The rule.
     pub style: Style,

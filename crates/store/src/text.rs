@@ -9,12 +9,13 @@
 //! | other tokens that the post-processor adds | never added |
 
 use crate::panics::caught;
+use schemars::JsonSchema;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use tokenizers::Tokenizer;
 
 /// When sequences begin with the begin-of-sequence token.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Bos {
     /// BOS where the tokenizer adds one.

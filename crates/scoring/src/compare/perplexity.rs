@@ -8,10 +8,11 @@ use crate::rows::{CorpusInfo, Measured, VERSION};
 use crate::stats::{Bootstrap, Interval, block_sums};
 use crate::{Corpus, Protocol, Result, score};
 use progress::Progress;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 /// The perplexity of one model on any number of texts.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct Perplexities {
     /// Version of this structure.
     pub version: u32,
@@ -28,7 +29,7 @@ pub struct Perplexities {
 }
 
 /// The perplexity on one text.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct CorpusPerplexity {
     /// The text and its rule.
     #[serde(flatten)]

@@ -13,10 +13,11 @@ mod proportion;
 pub use bootstrap::{BLOCKS, Bootstrap, RESAMPLES, SHORTEST_BLOCK, block_sums};
 pub use proportion::{Clustered, clustered, mcnemar, wilson};
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// A 95% interval, as `[low, high]`.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Interval(pub f64, pub f64);
 
 impl Interval {

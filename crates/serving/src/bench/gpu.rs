@@ -1,6 +1,7 @@
 //! Ceilings of a GPU, against which models are measured.
 
 use runtime::measure::{Timed, ceilings, products};
+use schemars::JsonSchema;
 use scoring::load::Compute;
 use scoring::{Error, Result};
 use serde::Serialize;
@@ -13,7 +14,7 @@ const SHAPE: (usize, usize) = (32_768, 8_192);
 const TOKENS: [usize; 4] = [1, 8, 64, 512];
 
 /// A GPU and its ceilings.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct Gpu {
     /// Name of the device.
     pub device: String,
@@ -30,7 +31,7 @@ pub struct Gpu {
 }
 
 /// A product.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct Product {
     /// The form of the weights, and whose product it is.
     pub what: String,

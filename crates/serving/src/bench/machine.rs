@@ -1,12 +1,13 @@
 //! Ceilings of the machine, against which models are measured.
 
 use rayon::prelude::*;
+use schemars::JsonSchema;
 use serde::Serialize;
 use std::hint::black_box;
 use std::time::Instant;
 
 /// The machine's ceilings, with all threads at once; the best of several runs each.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, JsonSchema)]
 pub struct Machine {
     /// Threads.
     pub threads: usize,
@@ -121,7 +122,7 @@ fn dot(a: &[i16; DOT], b: &[i16; DOT]) -> i32 {
 }
 
 /// Memory of this process in bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Memory {
     /// Held now, the mapped files that were read among it.
     pub resident: u64,

@@ -11,6 +11,7 @@ pub use measure::bench;
 
 use crate::schedule::StepCosts;
 use runtime::KvType;
+use schemars::JsonSchema;
 use scoring::stats::{Interval, quantile};
 use scoring::{Error, Failed, Result};
 use serde::Serialize;
@@ -40,7 +41,7 @@ pub const DEFINITIONS: [&str; 7] = [
 ];
 
 /// Settings of a measurement.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct Setting {
     /// Tokens of prompts.
     pub prompts: Vec<usize>,
@@ -56,6 +57,7 @@ pub struct Setting {
     pub repeats: usize,
     /// Type of stored keys and values: `f16` or `int8`.
     #[serde(serialize_with = "kv_name")]
+    #[schemars(with = "String")]
     pub kv: KvType,
     /// Engine whose rounding of activations is reproduced, as `--engine-math` names it.
     pub engine_math: String,
@@ -100,7 +102,7 @@ impl Setting {
 }
 
 /// A time that was measured several times, in milliseconds.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, JsonSchema)]
 pub struct Time {
     /// The median.
     pub median: f64,
@@ -122,7 +124,7 @@ impl Time {
 }
 
 /// Results of a measurement.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct Bench {
     /// Version of this structure.
     pub version: u32,
@@ -144,7 +146,7 @@ pub struct Bench {
 }
 
 /// A model.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct Measured {
     /// Path of the model.
     pub name: String,
@@ -216,7 +218,7 @@ impl Measured {
 }
 
 /// Bytes of a token in the cache.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Cache {
     /// By formula.
     pub formula: usize,
@@ -225,7 +227,7 @@ pub struct Cache {
 }
 
 /// A prompt.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, JsonSchema)]
 pub struct Prefill {
     /// Tokens of the prompt.
     pub tokens: usize,
@@ -239,7 +241,7 @@ pub struct Prefill {
 }
 
 /// Shares of the peaks of where a model ran.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, JsonSchema)]
 #[serde(untagged)]
 pub enum Work {
     /// On the CPU.
@@ -267,7 +269,7 @@ impl Work {
 }
 
 /// Decoding after a context.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, JsonSchema)]
 pub struct Decode {
     /// Tokens of the context.
     pub context: usize,
@@ -283,7 +285,7 @@ pub struct Decode {
 }
 
 /// A step of several sequences.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, JsonSchema)]
 pub struct Batch {
     /// Sequences.
     pub batch: usize,
@@ -299,7 +301,7 @@ pub struct Batch {
 }
 
 /// The batch at which a step is bound by arithmetic.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, JsonSchema)]
 pub struct Knee {
     /// From prefill; none where a single token costs no more than one of many.
     pub expected: Option<f64>,

@@ -8,13 +8,14 @@ pub use chat::{Message, Template};
 pub use settings::{Defaults, Settings};
 pub use stream::TextStream;
 
+use schemars::JsonSchema;
 use scoring::model::Continuation;
 use scoring::{Encoder, Error, Result};
 use serde::Serialize;
 use std::ops::ControlFlow;
 
 /// Why a text ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Finish {
     /// The model wrote an end token.
@@ -28,7 +29,7 @@ pub enum Finish {
 }
 
 /// A generated text.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct Generated {
     /// The tokens, without the end token.
     pub tokens: Vec<u32>,

@@ -1,12 +1,13 @@
 //! Sampling settings, and their defaults in generation_config.json.
 
 use runtime::{Sampler, Sampling};
+use schemars::JsonSchema;
 use scoring::{Error, Result};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
 /// Sampling settings.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct Settings {
     /// 0 for the most likely token.
     pub temperature: f64,

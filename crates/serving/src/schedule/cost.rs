@@ -1,11 +1,12 @@
 //! Durations of steps.
 
+use schemars::JsonSchema;
 use scoring::{Error, Result};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
 /// Duration of a step.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Cost {
     /// One step, whatever is in it: time is counted in steps.
@@ -15,7 +16,7 @@ pub enum Cost {
 }
 
 /// Step costs as `qeval bench` measures them.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct StepCosts {
     /// A step in which so many sequences decode one token each; rising batches.
     pub decode: Vec<DecodeCost>,
@@ -24,7 +25,7 @@ pub struct StepCosts {
 }
 
 /// A step of one batch size.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct DecodeCost {
     /// Sequences.
     pub batch: usize,

@@ -12,6 +12,7 @@ pub use replay::{Through, through};
 pub use simulate::{Policy, Run, Served, simulate};
 pub use trace::{MAX_REQUESTS, MAX_TOKENS, Request, Shape, Trace, Unit, draw};
 
+use schemars::JsonSchema;
 use scoring::stats::quantile;
 use scoring::{Error, Result};
 use serde::Serialize;
@@ -37,7 +38,7 @@ pub const DEFINITIONS: [&str; 5] = [
 ];
 
 /// Mean and percentiles of a time.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, JsonSchema)]
 pub struct Times {
     /// The mean.
     pub mean: f64,
@@ -59,7 +60,7 @@ impl Times {
 }
 
 /// Figures of one policy on a trace. Times are in steps or seconds, as [`Schedule::unit`] says.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct Figures {
     /// Output tokens for each unit of time.
     pub throughput: f64,
@@ -99,7 +100,7 @@ impl Figures {
 }
 
 /// Both policies on the same requests.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct Contest {
     /// Static batching.
     #[serde(rename = "static")]
@@ -125,7 +126,7 @@ impl Contest {
 }
 
 /// Settings of a simulation.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct Setting {
     /// Requests that may be worked on at once.
     pub slots: usize,
@@ -136,7 +137,7 @@ pub struct Setting {
 }
 
 /// Results of a simulation.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct Schedule {
     /// Version of this structure.
     pub version: u32,

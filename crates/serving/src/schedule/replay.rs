@@ -6,6 +6,7 @@ use super::{Contest, Figures, Setting};
 use progress::Progress;
 use progress::Unit as Counted;
 use runtime::{Batching, Engine, Policy, Sampler};
+use schemars::JsonSchema;
 use scoring::model::LanguageModel;
 use scoring::text::any_tokens;
 use scoring::{Error, Packed, Result};
@@ -18,7 +19,7 @@ use std::time::Instant;
 const BLOCK: usize = 64;
 
 /// Results of replaying a trace through a model.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct Through {
     /// The model.
     pub model: String,

@@ -2,11 +2,12 @@
 
 use super::cost::Cost;
 use super::trace::Request;
+use schemars::JsonSchema;
 use serde::Serialize;
 use std::collections::{BTreeSet, VecDeque};
 
 /// When waiting requests are let in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Policy {
     /// Once all slots are empty: as many as wait then, up to the number of slots, as one batch.
@@ -26,7 +27,7 @@ impl Policy {
 }
 
 /// Times and slot of a finished request, in the unit of the costs.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, JsonSchema)]
 pub struct Served {
     /// When it came.
     pub arrival: f64,

@@ -2,6 +2,7 @@
 
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
+use schemars::JsonSchema;
 use scoring::battery::parse_lines;
 use scoring::{Error, Result};
 use serde::{Deserialize, Serialize};
@@ -19,7 +20,7 @@ pub const MAX_TOKENS: u64 = 50_000_000;
 const MAX_ARRIVAL: f64 = 1e9;
 
 /// Unit of arrivals.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Unit {
     /// Decoding steps.
@@ -39,7 +40,7 @@ impl Unit {
 }
 
 /// A request.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, JsonSchema)]
 pub struct Request {
     /// When it comes, in the trace's unit.
     pub arrival: f64,
@@ -168,7 +169,7 @@ impl Trace {
 }
 
 /// Summary of a trace.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, JsonSchema)]
 pub struct Shape {
     /// Requests.
     pub requests: usize,

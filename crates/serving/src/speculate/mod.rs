@@ -11,6 +11,7 @@ pub use formula::{best_gamma, expected_tokens, speed_up, speed_up_with};
 
 use progress::{Progress, Unit};
 use runtime::KvType;
+use schemars::JsonSchema;
 use scoring::model::{Continuation, argmax};
 use scoring::stats::quantile;
 use scoring::{Error, Failed, Packed, Result};
@@ -39,7 +40,7 @@ pub const DEFINITIONS: [&str; 6] = [
 ];
 
 /// Settings of a run.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct Setting {
     /// Tokens that every prompt is continued by.
     pub tokens: usize,
@@ -51,6 +52,7 @@ pub struct Setting {
     pub seed: u64,
     /// Type of stored keys and values: `f16` or `int8`.
     #[serde(serialize_with = "crate::bench::kv_name")]
+    #[schemars(with = "String")]
     pub kv: KvType,
     /// Engine whose rounding of activations is reproduced, as `--engine-math` names it.
     pub engine_math: String,
@@ -91,7 +93,7 @@ pub struct Draft<'a> {
 }
 
 /// Results of a run.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct Speculation {
     /// Version of this structure.
     pub version: u32,
@@ -112,7 +114,7 @@ pub struct Speculation {
 }
 
 /// Results of one draft.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct Drafted {
     /// Name of the draft.
     pub name: String,
@@ -131,7 +133,7 @@ pub struct Drafted {
 }
 
 /// A draft with one number of drafted tokens.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct Speculated {
     /// Drafted tokens in a pass.
     pub gamma: usize,
