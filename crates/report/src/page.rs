@@ -1,4 +1,7 @@
-//! One self-contained HTML page: no script, nothing loaded from elsewhere.
+//! One self-contained HTML page: nothing is loaded from elsewhere.
+//!
+//! A script inside the page sorts tables by a column, joins rows with the points of plots that have their name, and
+//! copies listings. Without it the page says the same.
 
 use minijinja::{AutoEscape, Environment, UndefinedBehavior, context};
 use serde::Serialize;
@@ -71,10 +74,31 @@ impl Section {
         self
     }
 
+    /// The section with reasons added to doubt what follows.
+    #[must_use]
+    pub fn warnings(mut self, warnings: Vec<String>) -> Self {
+        self.blocks.push(Block::Warnings(warnings));
+        self
+    }
+
     /// The section with a table added.
     #[must_use]
     pub fn table(mut self, table: Table) -> Self {
         self.blocks.push(Block::Table(table));
+        self
+    }
+
+    /// The section with a table added that is shown on request, behind `summary`.
+    #[must_use]
+    pub fn folded(mut self, summary: impl Into<String>, table: Table) -> Self {
+        self.blocks.push(Block::Folded(summary.into(), table));
+        self
+    }
+
+    /// The section with the text of a file added, to be copied.
+    #[must_use]
+    pub fn listing(mut self, name: impl Into<String>, text: impl Into<String>) -> Self {
+        self.blocks.push(Block::Listing { name: name.into(), text: text.into() });
         self
     }
 
@@ -91,8 +115,19 @@ impl Section {
 pub enum Block {
     /// Paragraphs, separated by blank lines.
     Prose(String),
+    /// Reasons to doubt what follows.
+    Warnings(Vec<String>),
     /// A table, with its notes and explanations.
     Table(Table),
+    /// A table that is shown on request, behind its summary.
+    Folded(String, Table),
+    /// Text of a file, to be copied.
+    Listing {
+        /// Name of the file.
+        name: String,
+        /// The file's text.
+        text: String,
+    },
     /// A plot with its caption.
     Figure(Figure),
 }
@@ -117,6 +152,7 @@ impl Figure {
 
 const TEMPLATE: &str = include_str!("../assets/page.html");
 const STYLE: &str = include_str!("../assets/page.css");
+const SCRIPT: &str = include_str!("../assets/page.js");
 
 impl Page {
     /// The page as HTML.
@@ -131,7 +167,12 @@ impl Page {
         environment.add_template("page.html", TEMPLATE)?;
         let style = format!("{}{STYLE}", chart::stylesheet());
         let page = self.view();
-        Ok(environment.get_template("page.html")?.render(context! { page, style, generator => &self.generator })?)
+        Ok(environment.get_template("page.html")?.render(context! {
+            page,
+            style,
+            script => SCRIPT,
+            generator => &self.generator
+        })?)
     }
 
     /// Writes [`Page::render`].
@@ -190,7 +231,9 @@ struct SectionView {
 #[serde(tag = "kind", rename_all = "lowercase")]
 enum BlockView {
     Prose { paragraphs: Vec<String> },
-    Table { table: TableView },
+    Warnings { warnings: Vec<String> },
+    Table { table: TableView, summary: Option<String> },
+    Listing { name: String, text: String },
     Figures { figures: Vec<FigureView> },
 }
 
@@ -205,7 +248,8 @@ struct FigureView {
 struct TableView {
     title: String,
     columns: Vec<ColumnView>,
-    rows: Vec<Vec<CellView>>,
+    rows: Vec<RowView>,
+    warnings: Vec<String>,
     notes: Vec<String>,
     legend: Vec<(String, String)>,
 }
@@ -219,6 +263,13 @@ struct ColumnView {
 }
 
 #[derive(Serialize)]
+struct RowView {
+    /// Text of the first cell, by which the script finds the row's points.
+    name: String,
+    cells: Vec<CellView>,
+}
+
+#[derive(Serialize)]
 struct CellView {
     tag: &'static str,
     /// Header of the column, which stands before the cell where a row is shown as a card.
@@ -226,6 +277,8 @@ struct CellView {
     class: String,
     symbol: &'static str,
     word: &'static str,
+    /// The number to sort by; none for words.
+    number: Option<f64>,
     text: String,
 }
 
@@ -237,8 +290,17 @@ fn block_views(blocks: &[Block], inline: &impl Fn(&str) -> String) -> Vec<BlockV
                 let paragraphs = inline::paragraphs(text).map(|text| inline(&text)).collect();
                 views.push(BlockView::Prose { paragraphs });
             }
+            Block::Warnings(warnings) => {
+                views.push(BlockView::Warnings { warnings: warnings.iter().map(|text| inline(text)).collect() });
+            }
             Block::Table(table) => {
-                views.push(BlockView::Table { table: table_view(table, inline) });
+                views.push(BlockView::Table { table: table_view(table, inline), summary: None });
+            }
+            Block::Folded(summary, table) => {
+                views.push(BlockView::Table { table: table_view(table, inline), summary: Some(plain(summary)) });
+            }
+            Block::Listing { name, text } => {
+                views.push(BlockView::Listing { name: plain(name), text: plain(text) });
             }
             Block::Figure(figure) => {
                 let view = FigureView {
@@ -271,12 +333,13 @@ fn table_view(table: &Table, inline: &impl Fn(&str) -> String) -> TableView {
             .iter()
             .enumerate()
             .map(|(index, column)| cell_view(row.get(index).unwrap_or(&empty), column, index == 0));
-        cells.collect()
+        RowView { name: row.first().map(Cell::line).unwrap_or_default(), cells: cells.collect() }
     });
     TableView {
         title: plain(&table.title),
         columns: columns.collect(),
         rows: rows.collect(),
+        warnings: table.warnings.iter().map(|warning| inline(warning)).collect(),
         notes: table.notes.iter().map(|note| inline(note)).collect(),
         legend: table.legend().into_iter().map(|(name, help)| (name, inline(&help))).collect(),
     }
@@ -300,6 +363,7 @@ fn cell_view(cell: &Cell, column: &Column, is_first: bool) -> CellView {
         class,
         symbol: cell.tone.symbol(),
         word: cell.tone.word(),
+        number: cell.number(),
         text,
     }
 }
@@ -332,14 +396,17 @@ mod tests {
     #[test]
     fn the_body() {
         let html = page().render().expect("the template is right");
-        let body = html.split_once("<body>").map(|(_, body)| body).unwrap_or_default();
+        let body = html.split_once("<body>").and_then(|(_, rest)| rest.split_once("<script>")).unwrap_or_default().0;
         insta::assert_snapshot!(body);
     }
 
     #[test]
-    fn nothing_is_loaded_and_nothing_runs() {
+    fn nothing_is_loaded() {
         let html = page().render().expect("the template is right");
-        for forbidden in ["<script", "<link", "<img", "@import", "url(", "src="] {
+        assert_eq!(html.matches("<script>").count(), 1);
+        for forbidden in
+            ["<script ", "fetch", "XMLHttp", "import(", "eval", "innerHTML", "<link", "<img", "@import", "url(", "src="]
+        {
             assert!(!html.contains(forbidden), "{forbidden}");
         }
         // Names of XML vocabularies aside, no address is in the page.

@@ -20,8 +20,8 @@ fn check(text: &str) -> Result<(), String> {
             check_text(rest)?;
             break;
         };
-        // What is inside `style` is no markup.
-        if open.last() != Some(&"style") {
+        // What is inside `style` and `script` is no markup.
+        if !matches!(open.last(), Some(&("style" | "script"))) {
             check_text(&rest[..start])?;
         }
         let tag_text = &rest[start + 1..];
@@ -236,6 +236,7 @@ fn table() -> impl Strategy<Value = Table> {
         title,
         columns,
         rows,
+        warnings: vec![note.clone()],
         notes: vec![note],
     })
 }

@@ -143,7 +143,7 @@ fn draw_bar(sheet: &mut Sheet, bar: &Bar, map: &Mapping, origin: Option<f64>, mi
         }
     }
     if origin.is_none() {
-        sheet.svg.marker(0, "", (x, middle), &tip);
+        sheet.svg.marker(0, "", (x, middle), (&bar.label, &tip));
     }
 }
 

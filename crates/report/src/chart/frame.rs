@@ -75,8 +75,8 @@ impl Sheet {
             }
             let middle = self.y - 4.0;
             match key {
-                Key::Marker => self.svg.marker(series, "", (x + 6.0, middle), ""),
-                Key::Hollow => self.svg.marker(series, "hollow", (x + 6.0, middle), ""),
+                Key::Marker => self.svg.marker(series, "", (x + 6.0, middle), ("", "")),
+                Key::Hollow => self.svg.marker(series, "hollow", (x + 6.0, middle), ("", "")),
                 Key::Line => {
                     let class = format!("series {}", series_class(series));
                     self.svg.line(&class, (x, middle), (x + 16.0, middle));

@@ -222,7 +222,7 @@ fn draw_point(sheet: &mut Sheet, plane: &Plane, point: &Point, on_front: bool, o
         obstacles.segments.push(((at.0, y0), (at.0, y1)));
     }
     let class = if on_front { "" } else { "hollow" };
-    sheet.svg.marker(point.series, class, at, &point.describe());
+    sheet.svg.marker(point.series, class, at, (&point.label, &point.describe()));
     // A value beyond the axis points to where it is.
     let up = -f64::from(plane.y.beyond(point.y));
     if up != 0.0 {

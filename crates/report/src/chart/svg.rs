@@ -71,10 +71,13 @@ impl Svg {
         self.body.push_str(&format!("<text class=\"{class}\" x=\"{x}\" y=\"{y}\"{anchor}{turn}>{text}</text>"));
     }
 
-    /// The marker of a series; each of the first eight has a shape of its own.
-    pub(super) fn marker(&mut self, series: usize, class: &str, at: (f64, f64), tip: &str) {
+    /// The marker of a series; each of the first eight has a shape of its own. The page's script joins it with table
+    /// rows of its `name`, where it has one.
+    pub(super) fn marker(&mut self, series: usize, class: &str, at: (f64, f64), (name, tip): (&str, &str)) {
         let class = format!("mark {class} {}", series_class(series));
-        self.path(&class, &marker_path(series, at, 4.5), tip);
+        let name = if name.is_empty() { String::new() } else { format!(" data-name=\"{}\"", escape(name)) };
+        let path = marker_path(series, at, 4.5);
+        self.close(&format!("<path class=\"{class}\" d=\"{path}\"{name}"), "path", tip);
     }
 
     fn close(&mut self, open: &str, tag: &str, tip: &str) {

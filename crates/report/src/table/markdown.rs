@@ -7,6 +7,9 @@ pub(super) fn render(table: &Table) -> String {
     if !table.title.is_empty() {
         out.push_str(&format!("**{}**\n\n", escape(&one_line(&table.title))));
     }
+    for warning in &table.warnings {
+        out.push_str(&format!("> {} {}\n\n", super::Tone::Warning.symbol(), escape(&one_line(warning))));
+    }
     let headers = table
         .columns
         .iter()

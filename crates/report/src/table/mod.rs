@@ -22,6 +22,8 @@ pub struct Table {
     /// One cell for each column; a row that is too short is filled up with
     /// empty cells, what is too many is not shown. [`Table::push`] checks.
     pub rows: Vec<Vec<Cell>>,
+    /// Reasons to doubt the table's values, shown above it.
+    pub warnings: Vec<String>,
     /// Shown below the table, each as a paragraph.
     pub notes: Vec<String>,
 }
@@ -162,6 +164,20 @@ impl Cell {
     pub(crate) fn machine(&self) -> Value {
         self.value.clone().unwrap_or_else(|| Value::String(self.text.clone()))
     }
+
+    /// The number that the cell's machine value is, or begins with; none for words.
+    pub(crate) fn number(&self) -> Option<f64> {
+        fn first(value: &Value) -> Option<f64> {
+            match value {
+                Value::Bool(is_true) => Some(f64::from(u8::from(*is_true))),
+                Value::Number(number) => number.as_f64(),
+                Value::Array(items) => items.first().and_then(first),
+                Value::Object(fields) => fields.values().next().and_then(first),
+                Value::Null | Value::String(_) => None,
+            }
+        }
+        self.value.as_ref().and_then(first)
+    }
 }
 
 /// Meaning of a cell. Each tone has a symbol, so that colour is never alone.
@@ -235,6 +251,13 @@ impl Table {
         Ok(())
     }
 
+    /// The table with these warnings added.
+    #[must_use]
+    pub fn with_warnings(mut self, warnings: impl IntoIterator<Item = String>) -> Self {
+        self.warnings.extend(warnings);
+        self
+    }
+
     /// Adds a note.
     pub fn note(&mut self, note: impl Into<String>) {
         self.notes.push(note.into());
@@ -264,6 +287,7 @@ impl Table {
             title: self.title.clone(),
             columns: kept.iter().map(|&at| self.columns[at].clone()).collect(),
             rows: self.rows.iter().map(cells).collect(),
+            warnings: self.warnings.clone(),
             notes: self.notes.clone(),
         }
     }

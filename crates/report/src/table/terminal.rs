@@ -45,6 +45,11 @@ impl Terminal {
             out.push_str(&one_line(&table.title));
             out.push_str("\n\n");
         }
+        for warning in &table.warnings {
+            let text = format!("{} {}", self.symbol(Tone::Warning), one_line(warning));
+            out.push_str(&wrap_words(&text, self.width.max(NARROWEST_WRAP)));
+            out.push_str("\n\n");
+        }
         let blocks = self.blocks(table);
         for (index, (columns, limit)) in blocks.iter().enumerate() {
             if index > 0 {
@@ -144,11 +149,15 @@ impl Terminal {
         drawn
     }
 
+    fn symbol(&self, tone: Tone) -> &'static str {
+        match self.glyphs {
+            Glyphs::Unicode => tone.symbol(),
+            Glyphs::Ascii => tone.ascii_symbol(),
+        }
+    }
+
     fn cell(&self, cell: &Cell, column: &Column, limit: usize) -> Drawn {
-        let symbol = match self.glyphs {
-            Glyphs::Unicode => cell.tone.symbol(),
-            Glyphs::Ascii => cell.tone.ascii_symbol(),
-        };
+        let symbol = self.symbol(cell.tone);
         let mut text = cell.line();
         if self.glyphs == Glyphs::Ascii && text == format::ABSENT {
             text = "-".to_owned();
