@@ -26,6 +26,7 @@ pub mod output;
 mod overwrite;
 pub mod program;
 pub mod provenance;
+pub mod schema;
 pub mod size;
 pub mod text;
 

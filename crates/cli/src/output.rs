@@ -173,12 +173,8 @@ pub fn present(found: &dyn Findings, args: &OutputArgs, provenance: &Provenance)
     if let Some(Some(path)) = &args.json {
         write_file(path, Form::Report, existing, json_text(found, record.as_ref())?.as_bytes())?;
     }
-    if let Some(path) = &args.html {
-        let mut page = signed(found.page()?, found.command());
-        if let Some(record) = &record {
-            page.sections.push(record.section(&tool(found.command()))?);
-        }
-        write_file(path, Form::Page, existing, page.render()?.as_bytes())?;
+    if let (Some(path), Some(record)) = (&args.html, &record) {
+        write_page(found.page()?, (found.command(), record), path, existing)?;
     }
     let text = match args {
         args if args.prints_json() => json_text(found, record.as_ref())?,
@@ -189,6 +185,16 @@ pub fn present(found: &dyn Findings, args: &OutputArgs, provenance: &Provenance)
         _ => found.terminal(&report::stdout_form(), args.verbose)?,
     };
     Ok(Outcome { text, problems: found.problems(), ..Outcome::default() })
+}
+
+/// Writes `page` to `path`, with the record of its command and inputs at its end.
+///
+/// # Errors
+/// When the file can't be written or the page can't be made.
+pub fn write_page(page: Page, (command, record): (&str, &Record), path: &Path, existing: Existing) -> Result<()> {
+    let mut page = signed(page, command);
+    page.sections.push(record.section(&tool(command))?);
+    Ok(write_file(path, Form::Page, existing, page.render()?.as_bytes())?)
 }
 
 /// The page with the name of the program that made it, and the mark by which [`store::output`] knows the project's pages.

@@ -3,6 +3,7 @@
 use jiff::Timestamp;
 use report::page::Section;
 use report::table::{Cell, Column, Table};
+use schemars::JsonSchema;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
@@ -19,12 +20,14 @@ enum Source {
     Model(PathBuf),
     /// A model of which only names and shapes were read.
     Unhashed(PathBuf),
+    /// A text, a file of labels: hashed as it lies on disk.
+    File(PathBuf),
     /// A text or another file, as it was read.
     Bytes { name: String, blake3: String },
 }
 
 /// [`Provenance`] as it stands in JSON.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 pub struct Record {
     /// The command line, one string for each argument.
     command: Vec<String>,
@@ -41,7 +44,7 @@ pub struct Record {
 }
 
 /// One input of a result.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
 struct Input {
     /// Function of the input, such as `reference` or `text`.
     role: &'static str,
@@ -86,6 +89,13 @@ impl Provenance {
         self
     }
 
+    /// Adds files that were read as they lie on disk, such as texts and labels.
+    #[must_use]
+    pub fn files<'a>(mut self, role: &'static str, paths: impl IntoIterator<Item = &'a PathBuf>) -> Self {
+        self.inputs.extend(paths.into_iter().map(|path| (role, Source::File(path.clone()))));
+        self
+    }
+
     /// The record, with all hashes.
     pub fn record(&self) -> Record {
         Record {
@@ -104,11 +114,18 @@ impl Input {
         let (name, blake3) = match source {
             // A model that could not be opened has its error in the result.
             Source::Model(path) => (path.display().to_string(), store::open(path).ok().map(|model| model.blake3())),
+            Source::File(path) => (path.display().to_string(), file_hash(path).ok()),
             Source::Unhashed(path) => (path.display().to_string(), None),
             Source::Bytes { name, blake3 } => (name.clone(), Some(blake3.clone())),
         };
         Input { role, name, blake3 }
     }
+}
+
+fn file_hash(path: &Path) -> std::io::Result<String> {
+    let mut hash = blake3::Hasher::new();
+    hash.update_reader(std::fs::File::open(path)?)?;
+    Ok(hash.finalize().to_hex().to_string())
 }
 
 impl Record {

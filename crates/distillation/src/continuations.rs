@@ -3,10 +3,11 @@
 use crate::soft::check_temperature;
 use crate::teacher::Model;
 use crate::{Error, Result};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 /// The most likely continuations of a prompt.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct Continuations {
     /// The prompt.
     pub prompt: String,
@@ -23,7 +24,7 @@ pub struct Continuations {
 }
 
 /// A distribution at a temperature.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct Softened {
     /// Logits are divided by it.
     pub temperature: f64,
@@ -36,7 +37,7 @@ pub struct Softened {
 }
 
 /// A token that may come next.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct Token {
     /// 1 for the most likely.
     pub rank: usize,

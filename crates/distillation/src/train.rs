@@ -12,6 +12,7 @@ use crate::random;
 use crate::recipe::TrainRecipe;
 use crate::resume::{self, Identity, State};
 use candle_core::{D, IndexOp};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -51,7 +52,7 @@ pub struct Start {
 }
 
 /// One optimizer step.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Step {
     /// Counted from 1.
     pub step: usize,
@@ -70,7 +71,7 @@ pub struct Step {
 }
 
 /// One validation.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Validation {
     /// After this step.
     pub step: usize,
@@ -87,7 +88,7 @@ pub struct Validation {
 }
 
 /// Results of a training.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct Finished {
     /// Steps done.
     pub steps: usize,
@@ -100,7 +101,7 @@ pub struct Finished {
 }
 
 /// Time of each phase.
-#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, JsonSchema)]
 pub struct Seconds {
     /// Running the teacher, or reading its labels, for the steps.
     pub teacher: f64,

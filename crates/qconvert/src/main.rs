@@ -2,19 +2,19 @@
 
 mod args;
 mod jobs;
+mod json;
 mod render;
 
 use anyhow::{Context, Result};
 use args::Args;
 use candle_core::Device;
 use cli::{Outcome, Provenance};
-use conversion::{Job, Made, Source};
+use conversion::{Job, Made, Settings, Source};
 use jobs::{Request, Wanted};
 use observe::Calibration;
 use progress::Progress;
 use runtime::{Math, Options};
 use schemes::Scheme;
-use serde_json::Value;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -58,7 +58,7 @@ fn run(args: &Args, progress: &dyn Progress) -> Result<Outcome> {
 /// A plan that can't be carried out as it is.
 fn unfinished<'a>(args: &Args, request: &Request, wanted: &'a Wanted) -> render::Dry<'a> {
     let uncalibrated =
-        request.settings.calibration.is_none() && jobs::needs_calibration(wanted.scheme, &request.settings);
+        request.settings.calibration.is_none() && jobs::needs_calibration(wanted.choice.scheme, &request.settings);
     let needs_calibration = uncalibrated && args.calibration_text.is_none();
     render::Dry { plan: &wanted.plan, uncalibrated, needs_calibration }
 }
@@ -85,7 +85,10 @@ fn ready(
         ));
     }
     let existing = args.overwrite.existing();
-    let job = |w: Wanted| Job { scheme: w.scheme, settings: settings.clone(), destination: w.destination, existing };
+    let job = |w: Wanted| {
+        let settings = Settings { mix: w.choice.mix, ..settings.clone() };
+        Job { scheme: w.choice.scheme, settings, destination: w.destination, existing }
+    };
     Ok(wanted.into_iter().map(job).collect())
 }
 
@@ -93,13 +96,17 @@ fn ready(
 const FEW_TOKENS: usize = 128;
 
 fn present(args: &Args, source: &Source<'_>, made: &[Made]) -> Result<String> {
-    emit(args, || render::made_json(source, made), || render::made_table(source, made))
+    emit(args, || json::made(source, made), || render::made_table(source, made))
 }
 
 /// The result as JSON where that is asked for, else as text.
-fn emit(args: &Args, json: impl FnOnce() -> Value, text: impl FnOnce() -> String) -> Result<String> {
-    let provenance = Provenance::default().model("source", &args.model);
-    args.json.emit(("qconvert", &provenance, args.overwrite), || Ok(json()), || Ok(text()))
+fn emit(args: &Args, json: impl FnOnce() -> json::Converted, text: impl FnOnce() -> String) -> Result<String> {
+    let provenance = Provenance::default()
+        .model("source", &args.model)
+        .files("recipe", &args.recipe)
+        .files("calibration", &args.calibration)
+        .files("calibration text", &args.calibration_text);
+    args.json.emit(("qconvert", &provenance, args.overwrite), || Ok(serde_json::to_value(json())?), || Ok(text()))
 }
 
 fn calibrate(
@@ -116,5 +123,5 @@ fn calibrate(
 
 /// The plans of a dry run, to be shown.
 fn plans(args: &Args, source: &Source<'_>, rows: &[render::Dry<'_>]) -> Result<String> {
-    emit(args, || render::plans_json(source, rows), || render::plans_table(source, rows))
+    emit(args, || json::planned(source, rows), || render::plans_table(source, rows))
 }

@@ -1,23 +1,30 @@
-//! Plans and artifacts as tables and JSON.
+//! Plans and artifacts as tables.
 
 use conversion::counted;
 use conversion::{Errors, Made, Plan, Source};
 use report::format;
 use report::table::{Cell, Column, Table, Tone};
+use schemars::JsonSchema;
 use schemes::Scheme;
 use schemes::measure::WeightError;
-use serde_json::{Value, json};
+use serde::Serialize;
 use std::fmt::Write;
 
-/// Mean, worst (with its weight) and pooled relative error.
-struct Summary {
-    mean: f64,
-    worst: f64,
-    worst_weight: String,
-    pooled: f64,
+/// Relative errors of weights, each the root of the sum of squared differences over that of squared values.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct Summary {
+    /// Mean over weights.
+    pub mean: f64,
+    /// The largest.
+    pub worst: f64,
+    /// Name of the weight with the largest.
+    pub worst_weight: String,
+    /// Of all values together.
+    pub pooled: f64,
 }
 
-fn summary(errors: &Errors) -> Option<Summary> {
+/// The errors in short; none where there are none.
+pub fn summary(errors: &Errors) -> Option<Summary> {
     let (worst_weight, worst) = errors.iter().map(|(n, e)| (n, e.relative())).max_by(|a, b| a.1.total_cmp(&b.1))?;
     let mut pooled = WeightError::default();
     errors.values().for_each(|e| pooled.merge(e));
@@ -27,15 +34,6 @@ fn summary(errors: &Errors) -> Option<Summary> {
 
 fn layouts(plan: &Plan) -> String {
     plan.layouts().iter().map(|(l, n)| format!("{l} ({n})")).collect::<Vec<_>>().join(", ")
-}
-
-/// Weights of each scheme.
-fn schemes_json(plan: &Plan) -> Value {
-    let mut counts = std::collections::BTreeMap::new();
-    for scheme in plan.weights.iter().filter_map(|w| w.scheme) {
-        *counts.entry(scheme.to_string()).or_insert(0usize) += 1;
-    }
-    json!(counts)
 }
 
 /// Errors that the table shows: of the quantized weights, or where there are none, of those that were rounded to
@@ -131,40 +129,6 @@ fn plan_notes<'a>(table: &mut Table, plans: impl Iterator<Item = &'a Plan>) {
     }
 }
 
-/// The artifacts made, for scripts.
-pub fn made_json(source: &Source<'_>, made: &[Made]) -> Value {
-    let error = |errors: &Errors| {
-        summary(errors)
-            .map(|e| json!({"mean": e.mean, "worst": e.worst, "worst_weight": e.worst_weight, "pooled": e.pooled}))
-    };
-    let artifacts: Vec<Value> = made
-        .iter()
-        .map(|m| {
-            let bits = m.plan.bits_per_weight(source);
-            json!({
-                "scheme": m.plan.label,
-                "schemes": schemes_json(&m.plan),
-                "path": m.path,
-                "bytes": m.bytes,
-                "bpw": bits.map(|b| b.0),
-                "stored_bpw": bits.map(|b| b.1),
-                "quantized_weights": m.losses.quantized.len(),
-                "relative_error": error(&m.losses.quantized),
-                "rounding_error": error(&m.losses.rounded),
-                "clamped": m.losses.clamped,
-                "layouts": layouts_json(&m.plan),
-                "notes": m.plan.notes,
-                "verified": m.verified,
-            })
-        })
-        .collect();
-    json!({"source": source.model.path, "artifacts": artifacts, "warnings": source.warnings})
-}
-
-fn layouts_json(plan: &Plan) -> Value {
-    plan.layouts().into_iter().map(|(l, n)| (l.to_string(), json!(n))).collect::<serde_json::Map<_, _>>().into()
-}
-
 /// A plan to show.
 pub struct Dry<'a> {
     /// The plan; without statistics as if no column were an outlier.
@@ -177,7 +141,7 @@ pub struct Dry<'a> {
 
 impl Dry<'_> {
     /// Returns whether columns that a calibration would find make the artifact larger than planned.
-    fn is_least(&self) -> bool {
+    pub fn is_least(&self) -> bool {
         self.uncalibrated && self.plan.weights.iter().any(|w| w.scheme == Some(Scheme::Int8Outlier))
     }
 
@@ -268,47 +232,6 @@ fn kept(source: &Source<'_>, plan: &Plan, text: &mut String) {
             let _ = writeln!(text, "  {count:>4} x {line}");
         }
     }
-}
-
-/// Plans as JSON.
-pub fn plans_json(source: &Source<'_>, rows: &[Dry<'_>]) -> Value {
-    let plans: Vec<Value> = rows.iter().map(|row| plan_json(source, row)).collect();
-    json!({"source": source.model.path, "plans": plans, "warnings": source.warnings})
-}
-
-fn plan_json(source: &Source<'_>, row: &Dry<'_>) -> Value {
-    let p = row.plan;
-    let weights: Vec<Value> = p
-        .weights
-        .iter()
-        .map(|w| {
-            json!({
-                "weight": source.weights[w.index].name,
-                "shape": source.weights[w.index].shape,
-                "scheme": w.scheme.map(|s| s.to_string()),
-                "layout": w.laid.layout.to_string(),
-                "bytes": w.laid.tensors.iter().map(|t| t.bytes).sum::<u64>(),
-            })
-        })
-        .collect();
-    let misfits: Vec<Value> = p
-        .misfits
-        .iter()
-        .map(|m| json!({"weight": m.weight, "shape": m.shape, "why": m.why, "instead": m.instead}))
-        .collect();
-    let bits = p.bits_per_weight(source);
-    json!({
-        "scheme": p.label,
-        "schemes": schemes_json(p),
-        "tensor_bytes": p.data_bytes(),
-        "bpw": bits.map(|b| b.0),
-        "stored_bpw": bits.map(|b| b.1),
-        "sizes_are_least": row.is_least(),
-        "needs_calibration": row.needs_calibration,
-        "weights": weights,
-        "misfits": misfits,
-        "notes": p.notes,
-    })
 }
 
 fn terminal(table: &Table) -> String {

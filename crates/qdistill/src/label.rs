@@ -5,7 +5,8 @@ use cli::{Bars, ComputeArgs, OverwriteArgs, Provenance};
 use distillation::labels::{Kind, Plan, Settings};
 use distillation::teacher::Model;
 use report::format;
-use serde_json::json;
+use schemars::JsonSchema;
+use serde::Serialize;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use store::output::{Form, ResumableFile};
@@ -56,6 +57,37 @@ pub struct Args {
     compute: ComputeArgs,
 }
 
+/// Result as `--json` prints it.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct Labelled {
+    /// The file of labels.
+    labels: PathBuf,
+    /// Its size.
+    bytes: u64,
+    /// Kind of the labels: `full`, `top-K` or `sampled-K`.
+    kind: String,
+    /// Temperatures of the distributions that top-K labels hold.
+    temperatures: Vec<f64>,
+    /// Texts.
+    documents: usize,
+    /// Windows that the texts are cut into.
+    windows: usize,
+    /// Predictions that have a label.
+    predictions: usize,
+    /// Predictions that an interrupted run had labelled.
+    resumed_predictions: usize,
+    /// Predictions that were labelled again from the first damaged one on.
+    damaged_predictions: usize,
+    /// Time of this run.
+    seconds: f64,
+    /// Predictions of this run per second.
+    tokens_per_s: f64,
+    /// Name of the teacher.
+    teacher: String,
+    /// BLAKE3 of the teacher's tensors.
+    teacher_blake3: String,
+}
+
 /// Runs it; returns the result's text.
 pub fn run(args: &Args, bars: &Bars) -> Result<String> {
     let inputs: Vec<&Path> = args.text.iter().chain([&args.teacher]).map(PathBuf::as_path).collect();
@@ -90,23 +122,24 @@ pub fn run(args: &Args, bars: &Bars) -> Result<String> {
     }
     let speed = format!("{} tokens/s", format::significant(rate, 3));
     let (file, time) = (args.output.display(), format::duration(written.seconds));
-    let provenance = Provenance::on(&args.compute.place.device).model("teacher", &args.teacher);
+    let provenance =
+        Provenance::on(&args.compute.place.device).model("teacher", &args.teacher).files("text", &args.text);
     let fields = || {
-        Ok(json!({
-            "labels": args.output,
-            "bytes": plan.file_len(),
-            "kind": args.labels.to_string(),
-            "temperatures": args.temperatures,
-            "documents": windows.documents.len(),
-            "windows": windows.windows.len(),
-            "predictions": windows.predictions(),
-            "resumed_predictions": written.resumed,
-            "damaged_predictions": written.damaged,
-            "seconds": written.seconds,
-            "tokens_per_s": rate,
-            "teacher": teacher.name(),
-            "teacher_blake3": plan.teacher_hash(),
-        }))
+        Ok(serde_json::to_value(Labelled {
+            labels: args.output.clone(),
+            bytes: plan.file_len(),
+            kind: args.labels.to_string(),
+            temperatures: args.temperatures.clone(),
+            documents: windows.documents.len(),
+            windows: windows.windows.len(),
+            predictions: windows.predictions(),
+            resumed_predictions: written.resumed,
+            damaged_predictions: written.damaged,
+            seconds: written.seconds,
+            tokens_per_s: rate,
+            teacher: teacher.name(),
+            teacher_blake3: plan.teacher_hash().into(),
+        })?)
     };
     let text = || Ok(format!("{file}: {predictions} predictions{resumed}, {size}, {time} at {speed}\n"));
     args.json.emit(("qdistill label", &provenance, args.overwrite), fields, text)

@@ -4,9 +4,12 @@ mod label;
 mod plant;
 mod pretrain;
 mod progress;
+#[cfg(test)]
+mod schemas;
 mod selftest;
 mod show;
 mod train;
+mod train_page;
 
 use candle_core::Device;
 use clap::{Parser, Subcommand};

@@ -6,7 +6,8 @@ use distillation::selftest::run as check;
 use report::format;
 use report::table::{Cell, Column, Table};
 use runtime::selftest::Checked;
-use serde_json::{Value, json};
+use schemars::JsonSchema;
+use serde::Serialize;
 
 /// Arguments of `qdistill selftest`.
 #[derive(Debug, clap::Args)]
@@ -31,8 +32,8 @@ pub fn run(args: &Args) -> Result<String> {
     let name = runtime::device_name(&device);
     let found = check(&device, args.seed);
     let fields = || {
-        let checks: Vec<Value> = found.iter().map(to_json).collect();
-        Ok(json!({ "version": 1, "device": name, "seed": args.seed, "checks": checks }))
+        let checks = found.iter().map(Check::new).collect();
+        Ok(serde_json::to_value(SelfTest { device: name.clone(), seed: args.seed, checks })?)
     };
     let text = || Ok(report::stdout_form().render(&table(&name, device.is_cpu(), &found)?));
     let text = args.json.emit(("qdistill selftest", &Provenance::on(name.as_str()), args.overwrite), fields, text)?;
@@ -44,8 +45,42 @@ pub fn run(args: &Args) -> Result<String> {
     bail!("{} of {} checks failed: {}", failed.len(), found.len(), failed.join("; "))
 }
 
-fn to_json(Checked { what, case, numbers, error, failure, .. }: &Checked) -> Value {
-    json!({ "what": what, "case": case, "numbers": numbers, "error": error, "failure": failure })
+/// Results as `--json` prints them.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct SelfTest {
+    /// Name of the device.
+    device: String,
+    /// Seed of the numbers.
+    seed: u64,
+    /// The checks.
+    checks: Vec<Check>,
+}
+
+/// One operation on the device against the same on the CPU.
+#[derive(Debug, Serialize, JsonSchema)]
+struct Check {
+    /// What was computed.
+    what: String,
+    /// Sizes of the case.
+    case: String,
+    /// Numbers that were compared.
+    numbers: usize,
+    /// Largest error as a share of the one that is allowed; none where only bits are compared.
+    error: Option<f64>,
+    /// Why it could not be computed.
+    failure: Option<String>,
+}
+
+impl Check {
+    fn new(Checked { what, case, numbers, error, failure, .. }: &Checked) -> Self {
+        Check {
+            what: what.to_string(),
+            case: case.to_string(),
+            numbers: *numbers,
+            error: *error,
+            failure: failure.clone(),
+        }
+    }
 }
 
 fn line(failed: &Checked) -> String {

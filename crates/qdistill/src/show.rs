@@ -7,7 +7,8 @@ use distillation::teacher::Model;
 use report::format;
 use report::spark::{Glyphs, bar};
 use report::table::{Cell, Column, Table, Terminal};
-use serde_json::json;
+use schemars::JsonSchema;
+use serde::Serialize;
 use std::path::PathBuf;
 
 /// No view is wider.
@@ -41,18 +42,24 @@ pub struct Args {
     compute: ComputeArgs,
 }
 
+/// Result as `--json` prints it.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct Shown {
+    /// The teacher.
+    teacher: PathBuf,
+    /// True if --next gave the hard label; else it is the most likely token.
+    hard_label_given: bool,
+    #[serde(flatten)]
+    found: Continuations,
+}
+
 /// Runs it; returns the result's text.
 pub fn run(args: &Args) -> Result<String> {
     args.json.check(args.overwrite, &[&args.teacher])?;
     let model = Model::open(&args.teacher, &args.compute.place.device, &args.compute.dtype)?;
     let found = continuations(&model, &args.prompt, args.next.as_deref(), &args.temperature, args.top)?;
-    let fields = || {
-        let mut all = json!({ "teacher": args.teacher, "hard_label_given": args.next.is_some() });
-        if let (Some(all), serde_json::Value::Object(fields)) = (all.as_object_mut(), serde_json::to_value(&found)?) {
-            all.extend(fields);
-        }
-        Ok(all)
-    };
+    let shown = Shown { teacher: args.teacher.clone(), hard_label_given: args.next.is_some(), found: found.clone() };
+    let fields = || Ok(serde_json::to_value(&shown)?);
     let form = report::stdout_form();
     let form = Terminal { width: form.width.min(WIDEST), ..form };
     let text = || view(&found, &args.teacher.display().to_string(), args.next.is_some(), &form);

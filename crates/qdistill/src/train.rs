@@ -1,14 +1,13 @@
 //! `qdistill train`.
 
 use crate::progress::Bar;
+use crate::train_page::{self, Log};
 use anyhow::{Result, bail};
 use clap::ValueEnum;
 use cli::{Bars, DeviceArgs, OverwriteArgs, Provenance};
 use distillation::checkpoint::{self, Output};
-use distillation::data::read_text;
 use distillation::distill::Text;
 use distillation::labels::{Kind as LabelKind, Labels};
-use distillation::metrics;
 use distillation::model::Student;
 use distillation::ops::{Divergence, Objective};
 use distillation::recipe::{DistillRecipe, TrainRecipe};
@@ -17,15 +16,18 @@ use distillation::student::{self, Spec};
 use distillation::teacher::{Model, Online};
 use distillation::train::{Finished, Job, train};
 use distillation::{Error, Teacher, Windows};
-use report::chart::{self, Axis, Chart as _, Line, LinePlot};
 use report::format;
+use report::page::Fact;
+use schemars::JsonSchema;
 use schemes::FloatType;
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 use store::TrainedOn;
-use store::output::WorkFolder;
-use store::output::provenance::PLOT_FILE;
+use store::output::{Form, WorkFolder, check_file};
+
+const COMMAND: &str = "qdistill train";
 
 /// Arguments of `qdistill train`.
 #[derive(Debug, clap::Args)]
@@ -104,6 +106,9 @@ pub struct Args {
     /// JSON output.
     #[command(flatten)]
     json: cli::JsonArgs,
+    /// Also write a self-contained HTML page with settings, curves and validations.
+    #[arg(long, value_name = "FILE", help_heading = "Output")]
+    html: Option<PathBuf>,
     /// Device to train on.
     #[command(flatten)]
     place: DeviceArgs,
@@ -212,8 +217,11 @@ pub fn run(args: &Args, bars: &Bars) -> Result<String> {
     let kl = format!("{kl} at T = {}", objective.temperature);
     let mut bar = Bar::new(bars, kl.clone());
     let finished = train(&mut job, &mut bar)?;
-    draw(&args.output)?;
-    result(args, &finished, (&kl, objective), &student, began.elapsed().as_secs_f64())
+    let log = Log::read(&args.output)?;
+    log.write_plot(&args.output)?;
+    let seconds = began.elapsed().as_secs_f64();
+    let done = Done { finished: &finished, kl_name: &kl, recipe: &recipe, student: &student, log: &log, seconds };
+    done.emit(args)
 }
 
 /// Locks the folder, before anything else is done.
@@ -222,6 +230,10 @@ fn begin(args: &Args, spec: &Spec) -> Result<WorkFolder> {
     inputs.extend(args.text.iter().chain(&args.labels).chain(&args.config).map(PathBuf::as_path));
     if let Spec::Model(path) = spec {
         inputs.push(path);
+    }
+    args.json.check(args.overwrite, &inputs)?;
+    if let Some(file) = &args.html {
+        check_file(file, Form::Page, args.overwrite.existing(), &inputs)?;
     }
     Ok(checkpoint::begin(&args.output, super::begin(args.resume, args.overwrite), &inputs)?)
 }
@@ -277,74 +289,97 @@ fn hash_of(windows: &Windows) -> String {
     hash.finalize().to_string()
 }
 
-/// Draws `loss.svg` from the metrics.
-fn draw(folder: &Path) -> Result<()> {
-    let text = read_text(&folder.join(metrics::FILE))?;
-    let lines: Vec<Value> = text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
-    let points = |y: &str, only: &str| -> Vec<(f64, f64)> {
-        let of = |line: &Value| line.get(only).and(Some((line.get("step")?.as_f64()?, line.get(y)?.as_f64()?)));
-        lines.iter().filter_map(of).collect()
-    };
-    let line = |name: &str, points| Line { name: name.into(), points, band: vec![] };
-    let plot = LinePlot {
-        title: "Cross-entropy against the text".into(),
-        x: Axis::linear("Step"),
-        y: Axis::linear("nats a token"),
-        lines: vec![
-            line("training", points("cross_entropy", "rate")),
-            line("validation", points("loss", "perplexity")),
-        ],
-        guides: vec![],
-    };
-    let svg = chart::standalone(&plot.draw(chart::WIDE), store::output::provenance::PLOT_MARK);
-    Ok(store::output::write_own_file(&folder.join(PLOT_FILE), svg.as_bytes())?)
+/// Result as `--json` prints it.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct Trained {
+    /// The student's folder.
+    student: PathBuf,
+    /// Weights of the student.
+    weights: usize,
+    /// Name of the device.
+    device: String,
+    /// The objective that the best model has the lowest of.
+    best_by: String,
+    #[serde(flatten)]
+    finished: Finished,
 }
 
-fn result(
-    args: &Args,
-    finished: &Finished,
-    (kl_name, objective): (&str, &Objective),
-    student: &Student,
+/// A training that has ended, to be shown.
+struct Done<'a> {
+    finished: &'a Finished,
+    /// Meaning of the validations' `kl`.
+    kl_name: &'a str,
+    recipe: &'a DistillRecipe,
+    student: &'a Student,
+    log: &'a Log,
     seconds: f64,
-) -> Result<String> {
-    let fields = || {
-        let mut result = json!({
-            "student": args.output,
-            "weights": student.weights(),
-            "device": runtime::device_name(student.device()),
-            "best_by": objective.to_string(),
-        });
-        if let (Value::Object(result), Value::Object(more)) = (&mut result, serde_json::to_value(finished)?) {
-            result.extend(more);
+}
+
+impl Done<'_> {
+    /// Writes what is asked for; returns the text for standard output.
+    fn emit(&self, args: &Args) -> Result<String> {
+        let provenance = Provenance::on(runtime::device_name(self.student.device()))
+            .model("teacher", &args.teacher)
+            .files("text", &args.text)
+            .files("labels", &args.labels);
+        if let Some(file) = &args.html {
+            let page = train_page::page(&self.facts(args), self.kl_name, self.log)?;
+            cli::output::write_page(page, (COMMAND, &provenance.record()), file, args.overwrite.existing())?;
         }
-        Ok(result)
-    };
-    let provenance = Provenance::on(runtime::device_name(student.device())).model("teacher", &args.teacher);
-    let text = || Ok(summary(args, finished, (kl_name, objective), student, seconds));
-    args.json.emit(("qdistill train", &provenance, args.overwrite), fields, text)
-}
+        args.json.emit((COMMAND, &provenance, args.overwrite), || self.fields(args), || Ok(self.summary(args)))
+    }
 
-/// The result in a line.
-fn summary(
-    args: &Args,
-    finished: &Finished,
-    (kl_name, objective): (&str, &Objective),
-    student: &Student,
-    seconds: f64,
-) -> String {
-    let best = &finished.best;
-    let kl = best.kl.map_or(String::new(), |kl| format!(", {kl_name} {kl:.4}"));
-    let stopped = if finished.stopped_early { ", stopped early" } else { "" };
-    format!(
-        "{}: {} weights, validation loss {:.4} (perplexity {:.3}){kl} at step {} of {}{stopped}; the best by {objective}: \
-         {:.4}; {}\n",
-        args.output.display(),
-        format::count(student.weights() as u64),
-        best.loss,
-        best.perplexity,
-        best.step,
-        finished.steps,
-        best.objective,
-        format::duration(seconds),
-    )
+    fn fields(&self, args: &Args) -> Result<Value> {
+        Ok(serde_json::to_value(Trained {
+            student: args.output.clone(),
+            weights: self.student.weights(),
+            device: runtime::device_name(self.student.device()),
+            best_by: self.recipe.loss.to_string(),
+            finished: self.finished.clone(),
+        })?)
+    }
+
+    fn facts(&self, args: &Args) -> Vec<Fact> {
+        let (best, train) = (&self.finished.best, &self.recipe.train);
+        let steps = format!(
+            "{} of {}, {} windows of {} tokens each",
+            self.finished.steps, train.steps, train.batch, train.context
+        );
+        let mut facts = vec![
+            Fact::new(
+                "Student",
+                format!("{} ({} weights)", args.student, format::count(self.student.weights() as u64)),
+            ),
+            Fact::new("Teacher", args.teacher.display().to_string()),
+            Fact::new("Objective", self.recipe.loss.to_string()),
+            Fact::new("Steps", steps),
+            Fact::new(
+                "Best",
+                format!("step {}, validation loss {:.4}, perplexity {:.3}", best.step, best.loss, best.perplexity),
+            ),
+        ];
+        facts.extend(best.kl.map(|kl| Fact::new(self.kl_name, format!("{kl:.4} nats"))));
+        facts.push(Fact::new("Time", format::duration(self.seconds)));
+        facts
+    }
+
+    /// The result in a line.
+    fn summary(&self, args: &Args) -> String {
+        let (finished, best) = (self.finished, &self.finished.best);
+        let kl = best.kl.map_or(String::new(), |kl| format!(", {} {kl:.4}", self.kl_name));
+        let stopped = if finished.stopped_early { ", stopped early" } else { "" };
+        format!(
+            "{}: {} weights, validation loss {:.4} (perplexity {:.3}){kl} at step {} of {}{stopped}; the best by {}: \
+             {:.4}; {}\n",
+            args.output.display(),
+            format::count(self.student.weights() as u64),
+            best.loss,
+            best.perplexity,
+            best.step,
+            finished.steps,
+            self.recipe.loss,
+            best.objective,
+            format::duration(self.seconds),
+        )
+    }
 }

@@ -53,6 +53,17 @@ pub struct TextArgs {
     /// Score artifacts through a KV cache of this type (default: no cache).
     #[arg(long, value_enum, value_name = "TYPE")]
     pub kv: Option<KvArg>,
+    /// Keep every forward pass in a folder, and take from it what earlier runs kept there: after an interruption, or
+    /// with more artifacts, the same command goes on [default folder: qeval-cache].
+    #[arg(
+        long,
+        visible_alias = "resume",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "qeval-cache",
+        value_name = "DIR"
+    )]
+    pub cache: Option<PathBuf>,
     /// Arithmetic and device.
     #[command(flatten)]
     pub engine: EngineArgs,
@@ -61,7 +72,8 @@ pub struct TextArgs {
 impl TextArgs {
     /// Device and arithmetic of the models.
     pub fn compute(&self) -> anyhow::Result<Compute> {
-        self.engine.compute(self.kv.map(KvArg::ty))
+        let compute = self.engine.compute(self.kv.map(KvArg::ty))?;
+        Ok(compute.with_cache(self.cache.as_deref())?)
     }
 
     /// Rule that cuts texts into windows.
@@ -116,6 +128,12 @@ impl MeasureArgs {
     /// Name of the battery to ask; `none` under `--quick`.
     pub fn battery_name(&self) -> &str {
         if self.quick { "none" } else { &self.battery }
+    }
+
+    /// The battery's file, where it is no built-in one.
+    pub fn battery_file(&self) -> Option<PathBuf> {
+        let name = self.battery_name();
+        (!matches!(name, "none" | "16" | "facts")).then(|| PathBuf::from(name))
     }
 
     /// Whether token agreement is measured.

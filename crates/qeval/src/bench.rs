@@ -264,7 +264,7 @@ fn prefill(found: &Bench) -> Result<Table> {
         Column::number("tokens_per_s", "Prefill").unit("tokens/s"),
     ];
     let columns = [columns, work_columns(found)].concat();
-    rows(
+    let table = rows(
         found,
         "Reading a prompt".into(),
         columns,
@@ -273,7 +273,9 @@ fn prefill(found: &Bench) -> Result<Table> {
             let [ms, range] = time_cells(p.ms);
             [vec![count(p.tokens), ms, range, number(p.tokens_per_s)], work_cells(p.work)].concat()
         },
-    )
+    )?;
+    // This is the first table of times: what doubts them stands above all of them.
+    Ok(table.with_warnings(found.warnings.iter().map(|warning| format!("{warning}."))))
 }
 
 fn decode(found: &Bench) -> Result<Table> {
@@ -353,8 +355,8 @@ fn notes(found: &Bench) -> Vec<String> {
             gpu.dtype
         )
     });
-    let warnings = found.failed.iter().map(Failed::to_string).chain(found.warnings.iter().cloned());
-    warnings.map(|w| w + ".").chain([machine]).chain(gpu).chain(found.definitions.iter().cloned()).collect()
+    let failed = found.failed.iter().map(|failed| format!("{failed}."));
+    failed.chain([machine]).chain(gpu).chain(found.definitions.iter().cloned()).collect()
 }
 
 /// A line for each model.
@@ -387,10 +389,8 @@ fn page(found: &Bench) -> Result<Page> {
     let decodes = lines(found, |m| m.decode.iter().map(|d| (d.context as f64, d.ms)).collect());
     let throughput = lines(found, |m| m.batch.iter().map(|b| (b.batch as f64, rate(b.batch, b.ms))).collect());
     let latency = lines(found, |m| m.batch.iter().map(|b| (b.batch as f64, b.ms)).collect());
-    let bare = |mut table: Table| {
-        table.title.clear();
-        table
-    };
+    let bare = |table: Table| Table { title: String::new(), warnings: Vec::new(), ..table };
+    let doubts = found.warnings.iter().map(|warning| format!("{warning}.")).collect();
     Ok(Page {
         title: "What serving costs".into(),
         lead: String::new(),
@@ -398,6 +398,7 @@ fn page(found: &Bench) -> Result<Page> {
         sections: vec![
             Section::new("Memory, and the knee").table(bare(models(found)?)),
             Section::new("Reading a prompt")
+                .warnings(doubts)
                 .chart(&plot("Prefill by prompt", "Tokens of the prompt, log scale", "Tokens/s", prefills), band)
                 .table(bare(prefill(found)?)),
             Section::new("Decoding")

@@ -119,7 +119,7 @@ fn figures_that_cannot_be_have_a_warning() {
     ];
     assert_eq!(found.models[0].warnings(), warnings);
     found.warnings = warnings.into();
-    assert!(notes(&found)[0].starts_with("a.gguf: 719%"));
+    assert!(prefill(&found).expect("fits").warnings[0].starts_with("a.gguf: 719%"));
 }
 
 #[test]

@@ -52,7 +52,10 @@ pub fn compare(args: &CompareArgs, progress: &dyn Progress) -> Result<Outcome> {
     }
     let mut comparison = compare::compare(&reference.subject(None)?, &entrants, &request, progress)?;
     comparison.notes.splice(..0, notes(&args.text, &compute));
-    let provenance =
-        provenance(&compute, &request.corpora).model("reference", &args.reference).models("artifact", &args.artifacts);
+    let provenance = provenance(&compute, &request.corpora)
+        .files("battery", &args.measure.battery_file())
+        .files("choices", &args.measure.choices)
+        .model("reference", &args.reference)
+        .models("artifact", &args.artifacts);
     comparison::present(comparison, &args.output, &args.gates, &provenance)
 }

@@ -5,6 +5,7 @@ use anyhow::{Result, bail};
 use clap::Args;
 use cli::Outcome;
 use cli::Provenance;
+use schemars::JsonSchema;
 use scoring::load::{Compute, Loaded};
 use scoring::{Bos, Error, Failed};
 use serde::Serialize;
@@ -102,24 +103,34 @@ impl SamplingArgs {
 const VERSION: u32 = 1;
 
 /// Results as `--json` prints them.
-#[derive(Serialize)]
-struct Report {
+#[derive(Serialize, JsonSchema)]
+pub struct Report {
+    /// Version of the JSON.
     version: u32,
+    /// The prompt as it was given.
     prompt: String,
+    /// True if it was put into the model's chat template.
     chat: bool,
+    /// Texts, a model each.
     models: Vec<Written>,
+    /// Models that could not be opened or run.
     failed: Vec<Failed>,
 }
 
 /// Text of one model.
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 struct Written {
+    /// Path of the model.
     model: String,
+    /// Scheme of the model's weights.
     scheme: String,
+    /// Settings of the sampling.
     settings: Settings,
+    /// Tokens of the prompt.
     prompt_tokens: usize,
     #[serde(flatten)]
     generated: Generated,
+    /// Time of prompt and text.
     seconds: f64,
 }
 

@@ -14,6 +14,8 @@ mod models;
 mod perplexity;
 mod request;
 mod schedule;
+#[cfg(test)]
+mod schemas;
 mod selftest;
 mod speculate;
 mod sweep;

@@ -15,8 +15,9 @@ const QUICK_TOKENS: usize = 512;
 
 /// Notes on how the results were computed.
 pub fn notes(args: &TextArgs, compute: &Compute) -> Vec<String> {
-    let (math, cache) = (args.engine.engine_math.note(), args.kv.map(KvArg::note));
-    compute.note().into_iter().chain(math).chain(cache).collect()
+    let (math, kv) = (args.engine.engine_math.note(), args.kv.map(KvArg::note));
+    let kept = compute.cache.as_ref().and_then(|cache| cache.note());
+    compute.note().into_iter().chain(math).chain(kv).chain(kept).collect()
 }
 
 /// The files that texts and questions come from.

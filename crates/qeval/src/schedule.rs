@@ -117,7 +117,8 @@ pub fn run(args: &ScheduleArgs, progress: &dyn Progress) -> Result<Outcome> {
         crate::say_notes(&name, &loaded.files);
         found.through = Some(schedule::through(&name, &loaded.model, &trace, &setting, progress)?);
     }
-    let provenance = Provenance::default().models("through", &args.through);
+    let provenance =
+        Provenance::default().files("trace", &args.trace).files("costs", &args.costs).models("through", &args.through);
     output::present(&View(found), &args.output, &provenance)
 }
 

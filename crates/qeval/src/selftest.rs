@@ -7,12 +7,12 @@ use cli::ComputeArgs;
 use cli::OutputArgs;
 use cli::{Findings, Provenance, output};
 use cli::{Outcome, Usage};
+use conversion::Choice;
 use progress::Progress;
 use report::format;
 use report::page::{Page, Section};
 use report::table::{Cell, Column, Table};
 use runtime::{Math, selftest};
-use schemes::Scheme;
 use scoring::load::{Compute, Loaded};
 use scoring::selftest::{Agreement, Group, SENSITIVE, SelfTest, VERSION, agreement, groups, tolerance};
 use scoring::{Bos, Protocol, Style};
@@ -48,7 +48,7 @@ pub struct SelfTestArgs {
 pub fn run(args: &SelfTestArgs, progress: &dyn Progress) -> Result<Outcome> {
     let inputs: Vec<&Path> = args.model.iter().map(PathBuf::as_path).collect();
     output::check(&args.output, &inputs)?;
-    let schemes = sweep::schemes(&args.scheme)?;
+    let schemes = sweep::choices(&args.scheme)?;
     let compute = Compute::on(&args.compute.place.device, &args.compute.dtype, Math::Exact, None)?;
     let (device, dtype) = (&compute.device, compute.options.compute);
     if let (true, Some(model)) = (device.is_cpu(), &args.model) {
@@ -86,7 +86,7 @@ fn protocol(args: &SelfTestArgs) -> Result<Protocol> {
 /// The checkpoint and its artifacts on both devices, and what could not be run.
 fn models(
     args: &SelfTestArgs,
-    schemes: &[Scheme],
+    schemes: &[Choice],
     compute: &Compute,
     protocol: &Protocol,
     progress: &dyn Progress,

@@ -8,7 +8,7 @@ use crate::{builtin, request};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use cli::{Outcome, OutputArgs, Usage, output};
-use conversion::{Job, Layout, Settings, Source, Target};
+use conversion::{Choice, Job, Layout, Settings, Source, Target};
 use progress::Progress;
 use runtime::Options;
 use schemes::Scheme;
@@ -59,7 +59,7 @@ pub struct SweepArgs {
 
 /// `qeval sweep`.
 pub fn sweep(args: &SweepArgs, progress: &dyn Progress) -> Result<Outcome> {
-    let schemes = schemes(&args.scheme)?;
+    let schemes = choices(&args.scheme)?;
     let mut inputs: Vec<&Path> = args.model.iter().chain(&args.calibration_text).map(PathBuf::as_path).collect();
     inputs.extend(request::texts(&args.text, &args.measure));
     output::check(&args.output, &inputs)?;
@@ -98,11 +98,11 @@ pub fn sweep(args: &SweepArgs, progress: &dyn Progress) -> Result<Outcome> {
     let mut comparison = compare::compare(&known, &entrants, &request, progress)?;
     comparison.notes.splice(..0, request::notes(&args.text, &compute));
     comparison.notes.extend(args.scheme.iter().any(|name| name == "all").then(Scheme::all_note));
-    let provenance = request::provenance(&compute, &request.corpora).model("reference", &work.model).bytes(
-        "calibration",
-        "calibration text",
-        calibration.text.as_bytes(),
-    );
+    let provenance = request::provenance(&compute, &request.corpora)
+        .files("battery", &args.measure.battery_file())
+        .files("choices", &args.measure.choices)
+        .model("reference", &work.model)
+        .bytes("calibration", "calibration text", calibration.text.as_bytes());
     comparison::present(comparison, &args.output, &args.gates, &provenance)
 }
 
@@ -144,6 +144,25 @@ pub struct Calibration {
     pub text: String,
     /// Number of tokens of it.
     pub tokens: usize,
+}
+
+/// The schemes and mixtures of some names.
+///
+/// # Errors
+/// [`Usage`] for a name that is none, and for no names.
+pub fn choices(names: &[String]) -> Result<Vec<Choice>> {
+    let mut out: Vec<Choice> = Vec::with_capacity(names.len());
+    for name in names {
+        let more: Vec<Choice> = match name.as_str() {
+            "all" => Scheme::all().into_iter().map(Choice::from).collect(),
+            name => vec![name.parse().map_err(|e: schemes::Error| Usage(e.to_string()))?],
+        };
+        out.extend(more.into_iter().filter(|choice| !out.contains(choice)).collect::<Vec<_>>());
+    }
+    if out.is_empty() {
+        bail!(Usage("name a scheme, or 'all'".into()));
+    }
+    Ok(out)
 }
 
 /// The schemes of some names.
@@ -188,14 +207,14 @@ fn real(path: &Path) -> PathBuf {
 }
 
 /// Path of a scheme's artifact, and whether it is a GGUF file.
-fn place(target: &Path, scheme: Scheme) -> (PathBuf, bool) {
-    let ggml = matches!(scheme, Scheme::Ggml(_));
-    (target.join(if ggml { format!("{scheme}.gguf") } else { scheme.to_string() }), ggml)
+fn place(target: &Path, choice: Choice) -> (PathBuf, bool) {
+    let ggml = matches!(choice.scheme, Scheme::Ggml(_));
+    (target.join(if ggml { format!("{choice}.gguf") } else { choice.to_string() }), ggml)
 }
 
 /// Checks the place of an artifact that is kept, before any work.
-fn check_kept(keep: &Path, scheme: &Scheme, existing: Existing) -> Result<()> {
-    match place(keep, *scheme) {
+fn check_kept(keep: &Path, choice: &Choice, existing: Existing) -> Result<()> {
+    match place(keep, *choice) {
         (file, true) => Ok(check_file::<&Path>(&file, Form::Gguf, existing, &[])?),
         (folder, false) => Ok(check_folder::<&Path>(&folder, existing, &[], &[])?),
     }
@@ -205,7 +224,7 @@ fn check_kept(keep: &Path, scheme: &Scheme, existing: Existing) -> Result<()> {
 /// where the scheme is one of ggml's types. One pass for each of the two. Gives the artifacts' paths.
 pub fn convert(
     reference: &Loaded,
-    schemes: &[Scheme],
+    schemes: &[Choice],
     (target, existing): (&Path, Existing),
     calibration: &Calibration,
     progress: &dyn Progress,
@@ -213,7 +232,7 @@ pub fn convert(
     let source = Source::new(&reference.files)?;
     let mut packed = Settings::new(Target::Safetensors);
     packed.layout = Some(Layout::Packed);
-    if schemes.iter().any(|s| s.needs_calibration()) {
+    if schemes.iter().any(|s| s.scheme.needs_calibration()) {
         // On the CPU whatever scores: the artifacts are then the same on every machine.
         let place = (&runtime::cpu(), &Options::default());
         let calibration =
@@ -222,11 +241,11 @@ pub fn convert(
     }
     std::fs::create_dir_all(target).with_context(|| format!("cannot create {}", target.display()))?;
     let mut jobs = Vec::with_capacity(schemes.len());
-    for &scheme in schemes {
-        let (destination, ggml) = place(target, scheme);
+    for &choice in schemes {
+        let (destination, ggml) = place(target, choice);
         conversion::refuse_source(&destination, &source)?;
-        let settings = if ggml { Settings::new(Target::Gguf) } else { packed.clone() };
-        jobs.push(Job { scheme, settings, destination, existing });
+        let settings = if ggml { Settings { mix: choice.mix, ..Settings::new(Target::Gguf) } } else { packed.clone() };
+        jobs.push(Job { scheme: choice.scheme, settings, destination, existing });
     }
     let paths: Vec<PathBuf> = jobs.iter().map(|job| job.destination.clone()).collect();
     let (ggml, packed): (Vec<Job>, Vec<Job>) = jobs.into_iter().partition(|job| job.settings.target == Target::Gguf);

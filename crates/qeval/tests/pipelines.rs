@@ -123,3 +123,33 @@ fn completions_and_the_man_page_know_every_command() {
     assert!(out.status.success() && page.contains(".TH") && page.contains("margin"), "{page:.200}");
     assert_eq!(qeval(&["completions", "sh"]).status.code(), Some(2));
 }
+
+#[test]
+fn a_cache_gives_the_same_rows_without_running_the_models_again() {
+    let dir = TempDir::new().expect("a folder");
+    let (model, artifact) = model_and_artifact(&dir);
+    let cache = dir.path().join("cache");
+    let compare = |more: &[&str]| {
+        let fixed = ["compare", "--reference", text(&model), text(&artifact), "--ctx", "64", "--tokens", "200"];
+        let out = qeval(&[&fixed[..], &["--no-speed", "--json"], more].concat());
+        assert!(out.status.success(), "{}", error(&out));
+        let found: Value = serde_json::from_slice(&out.stdout).expect("JSON");
+        let kept: Vec<String> = found["notes"].as_array().expect("notes").iter().map(Value::to_string).collect();
+        (found["rows"].clone(), kept.into_iter().find(|note| note.contains("forward passes")))
+    };
+    let option = format!("--cache={}", cache.display());
+    let (plain, _) = compare(&[]);
+    let (first, note) = compare(&[&option]);
+    assert_eq!(first, plain);
+    assert!(note.as_ref().is_some_and(|note| note.starts_with("\"0 of ")), "{note:?}");
+    let (second, note) = compare(&[&option.replace("--cache", "--resume")]);
+    assert_eq!(second, plain);
+    let count =
+        |note: &str| note.trim_start_matches('"').split(' ').step_by(2).take(2).map(str::to_owned).collect::<Vec<_>>();
+    let counts = count(&note.expect("a note"));
+    assert_eq!(counts[0], counts[1], "all were kept");
+    // Somebody's folder is not taken for a cache.
+    let out = qeval(&["perplexity", text(&model), &format!("--cache={}", model.display())]);
+    assert_eq!(out.status.code(), Some(2), "{}", error(&out));
+    assert!(error(&out).contains("holds other files"), "{}", error(&out));
+}

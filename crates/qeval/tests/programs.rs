@@ -60,7 +60,7 @@ fn a_sweep_of_a_model() {
     assert!(bpw > 8.0 && bpw < 8.3, "{bpw}");
     let page = std::fs::read_to_string(html).expect("written");
     assert!(page.contains("<svg"));
-    for loading in ["src=", "<script", "<link", "url(", "@import"] {
+    for loading in ["src=", "<script ", "<link", "url(", "@import"] {
         assert!(!page.contains(loading), "{loading}");
     }
 

@@ -193,6 +193,9 @@ pub struct LayersArgs {
     /// Activation statistics, for schemes that need them (qinspect activations --save writes them).
     #[arg(long, value_name = "FILE")]
     pub calibration: Option<PathBuf>,
+    /// Keep every forward pass in a folder, and take from it what earlier runs kept there [default folder: qeval-cache].
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "qeval-cache", value_name = "DIR")]
+    pub cache: Option<PathBuf>,
     /// Text.
     #[command(flatten)]
     pub text: TextArgs,

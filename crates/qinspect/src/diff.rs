@@ -88,9 +88,8 @@ impl Findings for View {
             );
         }
         sections.push(Section::new("Tensors that differ").table(tensors("", &all)?));
-        for (heading, changes) in [("config.json", &found.config), ("Metadata", &found.metadata)] {
-            sections.push(Section::new(heading).table(change_table(changes)?));
-        }
+        sections.push(changes("config.json", &found.config)?);
+        sections.push(changes("Metadata", &found.metadata)?);
         let facts = about(found).into_iter().map(|(name, value)| Fact::new(name, value)).collect();
         Ok(Page { title: format!("{} and {}", found.a, found.b), facts, sections, ..Page::default() })
     }
@@ -244,6 +243,18 @@ fn change_lines(heading: &str, changes: &[Change], width: usize) -> String {
         changes.len(),
         lines.collect::<Vec<_>>().join("\n")
     )
+}
+
+/// Differences that are listed without being asked for; a GGUF's metadata have dozens.
+const UNFOLDED: usize = 8;
+
+/// A section on keys that differ: a long list is folded away.
+fn changes(heading: &str, changes: &[Change]) -> Result<Section, report::Error> {
+    let (section, table) = (Section::new(heading), change_table(changes)?);
+    Ok(match changes.len() {
+        0..=UNFOLDED => section.table(table),
+        many => section.folded(format!("{many} keys differ"), table),
+    })
 }
 
 fn change_table(changes: &[Change]) -> Result<Table, report::Error> {

@@ -36,6 +36,7 @@ pub fn run(args: &LayersArgs, progress: &dyn Progress) -> Result<Outcome> {
         target_bpw: args.target_bpw,
         text: texts::text(&args.text)?,
         protocol: Protocol { style: Style::Plain, ctx: cut.ctx, stride: None, bos: cut.bos, tokens: Some(cut.tokens) },
+        cache: args.cache.clone(),
         calibration: args.calibration.as_deref().map(Calibration::load).transpose().map_err(Error::from)?,
     };
     let found = layers::measure(&args.model, &request, progress)?;
@@ -47,11 +48,10 @@ pub fn run(args: &LayersArgs, progress: &dyn Progress) -> Result<Outcome> {
             found.recipe.toml.as_bytes(),
         )?;
     }
-    let provenance = Provenance::on("cpu").model("model", &args.model).bytes(
-        "text",
-        &request.text.name,
-        request.text.text.as_bytes(),
-    );
+    let provenance = Provenance::on("cpu")
+        .model("model", &args.model)
+        .bytes("text", &request.text.name, request.text.text.as_bytes())
+        .files("calibration", &args.calibration);
     output::present(&View(found), &args.output, &provenance)
 }
 
@@ -95,10 +95,12 @@ impl Findings for View {
         if self.0.by == By::Block {
             ranking = ranking.chart(&by_block(&self.0), "The same in the model's order.");
         }
-        let recipe = self.0.recipe.toml.lines().filter(|line| !line.is_empty()).map(|line| format!("`{line}`"));
+        let recipe = Section::new("Recipe")
+            .prose("Saved as `recipe.toml`, it is converted by `qconvert MODEL --recipe recipe.toml -o FILE`.")
+            .listing("recipe.toml", self.0.recipe.toml.clone());
         let sections = vec![
             ranking.table(Table { title: String::new(), ..ranked(&self.0, Glyphs::Unicode)? }),
-            recipe.fold(Section::new("Recipe"), Section::prose),
+            recipe,
             self.0
                 .notes
                 .iter()

@@ -6,6 +6,8 @@ mod args;
 mod diff;
 mod layers;
 mod memory;
+#[cfg(test)]
+mod schemas;
 mod tensors;
 mod texts;
 mod weights;

@@ -30,7 +30,7 @@ pub fn run(args: &WeightsArgs, progress: &dyn Progress) -> Result<Outcome> {
     };
     let request = Request { sigma: args.sigma, schemes, calibration };
     let found = weights::measure(&args.model, &request, progress)?;
-    let provenance = Provenance::default().model("model", &args.model);
+    let provenance = Provenance::default().model("model", &args.model).files("calibration", &args.calibration);
     output::present(&View { found, each: args.all }, &args.output, &provenance)
 }
 

@@ -1,0 +1,45 @@
+//! What --json prints is what docs/schemas says, field by field.
+
+#[path = "../../cli/tests/support/schema.rs"]
+mod schema;
+
+use assert_cmd::Command;
+use std::path::Path;
+
+const FIXTURE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/tiny");
+
+/// Runs a command in `folder` and checks its JSON against the schema named after `command`.
+fn check(command: &str, folder: &Path, args: &[&str]) {
+    let program = command.split(' ').next().unwrap_or_default();
+    let out = Command::cargo_bin(program).expect("built").current_dir(folder).args(args).arg("--json").output();
+    let out = out.expect("runs");
+    assert!(out.status.success(), "{args:?}: {}", String::from_utf8_lossy(&out.stderr));
+    schema::assert_valid(command, &out.stdout);
+}
+
+#[test]
+fn every_command_prints_what_its_schema_says() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let check = |command: &str, args: &[&str]| check(command, dir.path(), args);
+    let artifact = dir.path().join("int4");
+    let convert = [FIXTURE, "--scheme", "int4-row", "--to", "safetensors", "-o", "int4"];
+    let source = store::open(Path::new(FIXTURE)).expect("opens");
+    let source = conversion::Source::new(&source).expect("lists");
+    let job = conversion::Job {
+        scheme: convert[2].parse().expect("a scheme"),
+        settings: conversion::Settings::new(conversion::Target::Safetensors),
+        destination: artifact,
+        existing: store::output::Existing::Refuse,
+    };
+    conversion::convert(&source, &[job], &progress::Silent).expect("converted");
+    check("qinspect tensors", &["tensors", FIXTURE]);
+    check("qinspect tensors", &["tensors", "int4"]);
+    check("qinspect weights", &["weights", FIXTURE, "--all"]);
+    check("qinspect activations", &["activations", FIXTURE, "--tokens", "64"]);
+    let layers = ["layers", FIXTURE, "--scheme", "int4-g64", "--tokens", "80", "--ctx", "40"];
+    check("qinspect layers", &layers);
+    check("qinspect memory", &["memory", FIXTURE]);
+    let number = ["memory", "--params", "7B", "--layers", "32", "--kv-heads", "8", "--head-dim", "128"];
+    check("qinspect memory", &number);
+    check("qinspect diff", &["diff", FIXTURE, "int4"]);
+}
