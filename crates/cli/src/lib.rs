@@ -17,6 +17,7 @@
 //! [`Outcome`]. This crate knows every library's errors; no library knows this crate.
 
 pub mod bars;
+mod bos;
 mod common;
 pub mod device;
 pub mod exit;
@@ -31,6 +32,7 @@ pub mod size;
 pub mod text;
 
 pub use bars::Bars;
+pub use bos::BosArg;
 pub use common::{CommonArgs, HasCommon};
 pub use device::{ComputeArgs, DeviceArgs};
 pub use exit::{Outcome, Usage};

@@ -31,7 +31,7 @@ pub struct OutputArgs {
     /// Also write a self-contained HTML page with tables and plots.
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
-    /// Whether existing files are replaced.
+    /// Treatment of existing files.
     #[command(flatten)]
     pub overwrite: OverwriteArgs,
 }

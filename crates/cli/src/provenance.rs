@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
-/// What a result was made from, and by what. Hashes are computed when a result is written, not before.
+/// Origin of a result: command, machine and inputs. Hashes are computed when a result is written, not before.
 #[derive(Debug, Clone, Default)]
 pub struct Provenance {
     device: Option<String>,

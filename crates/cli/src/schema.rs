@@ -18,7 +18,7 @@ struct Headed<T> {
     version: u32,
     /// The program's command.
     command: String,
-    /// What the result was made from, and by what.
+    /// Origin of the result: command, date, machine and inputs.
     provenance: Record,
     #[serde(flatten)]
     fields: T,
@@ -80,7 +80,7 @@ mod tests {
 
     #[derive(Serialize, JsonSchema)]
     struct Found {
-        /// How much.
+        /// An amount.
         amount: f64,
         #[serde(skip_serializing_if = "Option::is_none")]
         word: Option<String>,

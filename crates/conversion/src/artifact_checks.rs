@@ -31,7 +31,7 @@ pub fn check_layout(settings: &Settings) -> Result<()> {
     Err(Error::Request(format!("--layout {layout} has no place in {container}: {fit} have, or choose another --to")))
 }
 
-/// Why a layout of Linear modules can't hold `weight`, if it can't.
+/// The reason that a layout of Linear modules can't hold `weight`, and the way out; none where it can.
 pub fn no_linear_module(source: &Source<'_>, weight: &Weight, layout: Layout) -> Option<(String, String)> {
     if !matches!(layout, Layout::CompressedTensors | Layout::Bitsandbytes) {
         return None;
@@ -173,7 +173,7 @@ pub fn kept_matrices(plan: &Plan, source: &Source<'_>) -> Vec<String> {
     described.collect()
 }
 
-/// Why weights stay float that the scheme alone would quantize.
+/// Notes on weights that stay float although the scheme alone would quantize them.
 pub fn kept_for_loaders(plan: &Plan, source: &Source<'_>, settings: &Settings) -> Vec<String> {
     let mut reasons: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     if settings.mix.is_some() {
@@ -197,7 +197,7 @@ pub fn kept_for_loaders(plan: &Plan, source: &Source<'_>, settings: &Settings) -
     lines.collect()
 }
 
-/// Why nothing of a model would be quantized.
+/// The error of a plan that quantizes nothing.
 pub fn nothing_to_quantize(source: &Source<'_>, scheme: Scheme, settings: &Settings) -> Error {
     let projections = || source.weights.iter().filter(|w| w.role.is_quantized_by_default());
     let transposed = source.weights.iter().find(|w| w.role == Role::Transposed);

@@ -13,7 +13,7 @@ pub struct Misfit {
     pub weight: String,
     /// Shape of the weight, `[out, in]`.
     pub shape: Vec<usize>,
-    /// Why not.
+    /// The reason.
     pub why: String,
     /// Schemes and layouts that do fit.
     pub instead: String,
@@ -36,7 +36,7 @@ pub enum Error {
     Codec {
         /// The weight.
         weight: String,
-        /// Why.
+        /// The reason.
         source: schemes::Error,
     },
     /// The plan does not fit; found before any work.

@@ -214,7 +214,7 @@ fn is_loaded(layout: Layout) -> bool {
     matches!(layout, Layout::CompressedTensors | Layout::Bitsandbytes)
 }
 
-/// Why a weight stays float in a layout unless the user names it: what loads the artifact can't
+/// The reason that a weight stays float in a layout unless the user names it: what loads the artifact can't
 /// load the weight quantized.
 pub fn stays_float(source: &Source<'_>, weight: &Weight, layout: Layout, scheme: Scheme) -> Option<&'static str> {
     let leaf = leaf(weight);
@@ -244,7 +244,7 @@ fn is_initialized(source: &Source<'_>, weight: &Weight) -> bool {
     INITIALIZES.iter().any(|(f, l)| leaf(weight) == *l && family(source, &[f]).is_some())
 }
 
-/// Why transformers can't load a weight quantized that the user named.
+/// The reason that transformers can't load a quantized weight which the user named.
 fn unloadable(source: &Source<'_>, weight: &Weight, scheme: Scheme, layout: Layout) -> Option<&'static str> {
     let chooses = |c: &str| matches!(c, "gate" | "router" | "wg");
     if weight.role == Role::Router && weight.module().split('.').any(chooses) {

@@ -152,10 +152,10 @@ impl fmt::Display for Mix {
     }
 }
 
-/// What a mixture makes of a matrix.
+/// A matrix's type in a mixture.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MixedType {
-    /// It stays as it is.
+    /// As it is stored.
     Kept,
     /// The type.
     Ggml(GgmlType),
@@ -184,7 +184,7 @@ impl MixedType {
     }
 }
 
-/// What of a model the rules go by.
+/// Properties of a model that the rules depend on.
 struct Shape<'a> {
     config: &'a Config,
     is_tied: bool,
@@ -223,13 +223,29 @@ fn block(name: &str) -> Option<usize> {
     name.strip_prefix("blk.")?.split_once('.')?.0.parse().ok()
 }
 
-/// What becomes of a model's weights: one scheme for the projections, or a mixture.
+/// A requested quantization: one scheme for the projections, or a mixture.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Choice {
     /// The scheme of weights that no rule names.
     pub scheme: Scheme,
     /// The mixture.
     pub mix: Option<Mix>,
+}
+
+impl Choice {
+    /// The schemes and mixtures of some names, each once; `all` stands for [`Scheme::all`].
+    ///
+    /// # Errors
+    /// What a name that is none is answered with.
+    pub fn named<'a>(names: impl IntoIterator<Item = &'a str>) -> Result<Vec<Self>, Error> {
+        let mut out: Vec<Self> = Vec::new();
+        for name in names {
+            let more =
+                if name == "all" { Scheme::all().into_iter().map(Self::from).collect() } else { vec![name.parse()?] };
+            out.extend(more.into_iter().filter(|choice| !out.contains(choice)).collect::<Vec<Self>>());
+        }
+        Ok(out)
+    }
 }
 
 impl From<Scheme> for Choice {

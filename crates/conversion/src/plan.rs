@@ -229,7 +229,7 @@ impl<'a> Source<'a> {
         Ok(weights.zip(mixed).map(|(weight, ty)| settings.rules.overruled(weight, ty.scheme())).collect())
     }
 
-    /// What a mixture makes of each weight.
+    /// Each weight's type in a mixture.
     ///
     /// # Errors
     /// When the model has no configuration, or a weight has no name in GGUF.
@@ -277,7 +277,7 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// Why loaders can't load a weight in the layout that it would get.
+    /// The reason that loaders can't load a weight in the layout that it would get; none where they can.
     pub(crate) fn unloadable(&self, weight: &Weight, scheme: Scheme, settings: &Settings) -> Option<&'static str> {
         if settings.emulate.is_some() {
             return None;
@@ -447,7 +447,7 @@ impl<'a> Source<'a> {
     }
 }
 
-/// Why a model without a known configuration can't become a GGUF file.
+/// The error of a model without a known configuration, which can't become a GGUF file.
 fn no_config(model: &Model) -> Error {
     match model.config() {
         Err(e) => e.into(),

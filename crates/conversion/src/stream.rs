@@ -57,7 +57,7 @@ struct Part {
     clamped: u64,
 }
 
-/// Why a pass stopped.
+/// The reason that a pass stopped.
 #[derive(Debug)]
 pub enum Stop {
     /// Scales of these weights don't fit f16: plan again with f32 for them.

@@ -81,7 +81,7 @@ pub enum Error {
     Resume {
         /// The saved state.
         path: PathBuf,
-        /// Why not, and the way out.
+        /// The reason, and the way out.
         message: String,
     },
     /// A model or another file couldn't be opened, read or written.

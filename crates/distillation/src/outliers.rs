@@ -117,7 +117,7 @@ pub fn plant(model: &Path, output: &Path, existing: Existing, plan: &Plan, seed:
     Ok(folder.persist()?)
 }
 
-/// Why a checkpoint can't be rewritten.
+/// The reason that a checkpoint can't be rewritten.
 type Missing = String;
 
 struct Rewrite<'a> {

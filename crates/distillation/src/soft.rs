@@ -56,7 +56,7 @@ pub enum Soft {
 #[derive(Debug, Clone)]
 pub struct Resident(pub Tensor);
 
-/// Whether they are the same tensor.
+/// Equality by identity of the tensor.
 impl PartialEq for Resident {
     fn eq(&self, other: &Self) -> bool {
         self.0.id() == other.0.id()

@@ -46,7 +46,7 @@ pub struct Sketch {
     pub head_dim: Option<usize>,
     /// Width of the feed-forward block.
     pub intermediate: usize,
-    /// Whether the output projection is the embedding (default: yes).
+    /// True if the output projection is the embedding (the default).
     pub tied: Option<bool>,
     /// Origin of the embeddings.
     #[serde(default)]

@@ -1,4 +1,4 @@
-//! Why a model is hard to quantize.
+//! Properties that make a model hard to quantize.
 //!
 //! | module | gives |
 //! |---|---|

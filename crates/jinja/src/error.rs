@@ -1,6 +1,6 @@
 //! Errors that stop a rendering.
 
-/// Why a template has no text.
+/// Errors of rendering.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// The template is malformed, or does what Python and jinja2 refuse.

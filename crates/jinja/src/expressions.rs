@@ -302,7 +302,7 @@ impl Interpreter<'_> {
         }
     }
 
-    /// What `dict(...)` holds.
+    /// Entries of `dict(...)`.
     fn dict_entries(&mut self, mut args: Args) -> Result<IndexMap<Key, Value>> {
         let mut entries = IndexMap::new();
         match args.positional.pop() {

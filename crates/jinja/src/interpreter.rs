@@ -44,7 +44,7 @@ pub struct Interpreter<'a> {
     pub cyclers: Vec<(Vec<Value>, usize)>,
     /// Separators of joiners, and whether each was used.
     pub joiners: Vec<(Value, bool)>,
-    /// What `loop.changed` last saw, by loop.
+    /// Last arguments of `loop.changed`, by loop.
     pub changed: HashMap<usize, Vec<Value>>,
     loops: usize,
     depth: usize,

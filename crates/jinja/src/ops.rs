@@ -212,7 +212,7 @@ pub fn contains(container: &Value, item: &Value, budget: &Budget) -> Result<bool
     }
 }
 
-/// What a `for` goes over.
+/// Items of a value in a `for` loop.
 pub fn iterate(value: &Value, budget: &Budget) -> Result<Vec<Value>> {
     match value {
         Value::Undefined(_) => Ok(Vec::new()),

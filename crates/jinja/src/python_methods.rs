@@ -61,7 +61,7 @@ const CHANGING_DICT: [&str; 5] = ["clear", "pop", "popitem", "setdefault", "upda
 const CHANGING_LIST: [&str; 9] =
     ["clear", "pop", "append", "extend", "insert", "remove", "reverse", "sort", "__setitem__"];
 
-/// What `value.name` is as a method, if it is one.
+/// The method `value.name`; none where there is no such method.
 pub fn find(value: &Value, name: &Rc<str>) -> Option<Value> {
     let (known, changing): (&[&str], &[&str]) = match value {
         Value::Str(_) | Value::Markup(_) => (&STR, &[]),
@@ -139,7 +139,7 @@ fn sequence(receiver: &Value, seq: &Rc<Seq>, name: &str, args: Args, budget: &Bu
     at.map(|at| Value::Int(at as i64)).ok_or_else(|| Error::new("the value is not in the list"))
 }
 
-/// Where a prefix, suffix or substring of a text is looked for: Python's `start` and `end`.
+/// Range of a text in which a prefix, suffix or substring is looked for: Python's `start` and `end`.
 fn window(s: &str, start: &Option<Value>, end: &Option<Value>) -> Result<(usize, usize)> {
     let length = s.chars().count() as i64;
     let clamp = |n: i64| (if n < 0 { n + length } else { n }).clamp(0, length) as usize;
@@ -162,7 +162,7 @@ fn affixes(value: Option<Value>, name: &str) -> Result<Vec<Rc<str>>> {
     }
 }
 
-/// What [`strip`] with these characters takes: each character is sought among them.
+/// Charges the budget for [`strip`] with these characters: each character is sought among them.
 pub fn pay_for_strip(s: &str, chars: Option<&str>, budget: &Budget) -> Result<()> {
     budget.step((s.len() as u64).saturating_mul(chars.map_or(0, str::len) as u64) / 16)
 }

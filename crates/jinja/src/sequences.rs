@@ -106,7 +106,7 @@ fn map(run: &mut Interpreter<'_>, value: &Value, mut args: Args) -> Result<Value
     generator(out)
 }
 
-/// What items are compared by: an attribute, in lower case where case doesn't count.
+/// Sort keys of items: an attribute, in lower case where case doesn't count.
 fn keys(run: &mut Interpreter<'_>, items: &[Value], path: &Option<Value>, case: bool) -> Result<Vec<Value>> {
     let lower = |value: Value| match value {
         Value::Str(s) if !case => Value::str(s.to_lowercase()),

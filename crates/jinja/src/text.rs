@@ -67,7 +67,7 @@ pub fn str_of(value: &Value, budget: &Budget) -> Result<String> {
     Ok(out)
 }
 
-/// How a number or text is laid out: `[[fill]align][sign][#][0][width][,][.precision][type]`.
+/// Format of a number or text: `[[fill]align][sign][#][0][width][,][.precision][type]`.
 #[derive(Debug, Clone, Default)]
 struct Spec {
     fill: Option<char>,

@@ -61,7 +61,7 @@ pub enum SeqKind {
     Tuple,
     /// A pair that `groupby` gives.
     Group,
-    /// What filters such as `select` give: always true, no length, no items, read once.
+    /// Result of filters such as `select`: always true, no length, no items, read once.
     Generator,
     /// `dict.keys()`, `.values()` or `.items()`: a length and no items by number.
     View(&'static str),
@@ -78,7 +78,7 @@ pub struct Seq {
     pub kind: SeqKind,
     pub items: Vec<Value>,
     nesting: Nesting,
-    /// Whether a generator was read.
+    /// True once a generator was read.
     spent: Cell<bool>,
 }
 
@@ -89,7 +89,7 @@ pub struct Dict {
     nesting: Nesting,
 }
 
-/// How much a container stands for.
+/// Size of a container with all that it holds.
 #[derive(Debug, Clone, Copy)]
 struct Nesting {
     /// Levels of containers, itself among them.

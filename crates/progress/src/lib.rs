@@ -1,6 +1,6 @@
-//! How libraries report progress; programs draw it.
+//! Progress of long jobs: libraries report it, programs draw it.
 
-/// What is counted.
+/// Unit of a count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unit {
     /// Bytes.
@@ -17,7 +17,7 @@ pub trait Progress: Send + Sync {
     fn start(&self, what: &str, total: Option<u64>, unit: Unit);
     /// So much more is done.
     fn advance(&self, n: u64);
-    /// What is being worked on now.
+    /// Names the thing that is being worked on.
     fn message(&self, text: &str);
     /// The step is over.
     fn finish(&self);

@@ -95,7 +95,7 @@ pub struct Args {
     #[arg(long)]
     pub verify: bool,
 
-    /// Whether an existing destination is replaced.
+    /// Treatment of an existing destination.
     #[command(flatten)]
     pub overwrite: cli::OverwriteArgs,
 

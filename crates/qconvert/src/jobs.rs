@@ -79,7 +79,7 @@ pub struct Wanted {
     pub choice: Choice,
     /// Plan of the artifact, as if no column were an outlier where the statistics that tell are not there yet.
     pub plan: Plan,
-    /// Where it goes.
+    /// Destination of the artifact.
     pub destination: PathBuf,
 }
 

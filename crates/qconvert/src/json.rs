@@ -53,7 +53,7 @@ struct Artifact {
     verified: bool,
 }
 
-/// What would be written.
+/// An artifact that would be written.
 #[derive(Debug, Serialize, JsonSchema)]
 struct Planned {
     /// Scheme or mixture; of a mixed artifact all its schemes, joined by `+`.

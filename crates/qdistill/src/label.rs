@@ -46,7 +46,7 @@ pub struct Args {
     /// Seed of the draws.
     #[arg(long, default_value_t = 0, value_name = "S")]
     seed: u64,
-    /// Whether an existing file is replaced.
+    /// Treatment of an existing file.
     #[command(flatten)]
     overwrite: OverwriteArgs,
     /// JSON output.

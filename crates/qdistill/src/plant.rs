@@ -14,7 +14,7 @@ pub struct Args {
     /// Seed that chooses the channels.
     #[arg(long, default_value_t = 0, value_name = "S")]
     seed: u64,
-    /// Whether an existing folder is replaced.
+    /// Treatment of an existing folder.
     #[command(flatten)]
     overwrite: cli::OverwriteArgs,
 }

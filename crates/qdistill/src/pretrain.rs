@@ -33,7 +33,7 @@ pub struct Args {
     /// Go on where an interrupted training stopped.
     #[arg(long, conflicts_with = "overwrite")]
     resume: bool,
-    /// Whether an existing folder is replaced.
+    /// Treatment of an existing folder.
     #[command(flatten)]
     overwrite: OverwriteArgs,
     /// Device to train on.

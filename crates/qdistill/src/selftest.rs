@@ -18,7 +18,7 @@ pub struct Args {
     /// JSON output.
     #[command(flatten)]
     json: cli::JsonArgs,
-    /// Whether an existing file is replaced.
+    /// Treatment of an existing file.
     #[command(flatten)]
     overwrite: cli::OverwriteArgs,
     /// The device that is tested. On the CPU, the form that GPUs run is.

@@ -34,7 +34,7 @@ pub struct Args {
     /// JSON output.
     #[command(flatten)]
     json: cli::JsonArgs,
-    /// Whether an existing file is replaced.
+    /// Treatment of an existing file.
     #[command(flatten)]
     overwrite: cli::OverwriteArgs,
     /// Device and precision of the teacher.

@@ -100,7 +100,7 @@ pub struct Args {
     /// Go on where an interrupted training stopped; everything else must be as it was.
     #[arg(long, conflicts_with = "overwrite")]
     resume: bool,
-    /// Whether an existing folder is replaced.
+    /// Treatment of an existing folder.
     #[command(flatten)]
     overwrite: OverwriteArgs,
     /// JSON output.

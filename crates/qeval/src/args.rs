@@ -1,11 +1,11 @@
 //! Groups of options that several commands of qeval share.
 
 use clap::{Args, ValueEnum};
-use cli::ComputeArgs;
+use cli::{BosArg, ComputeArgs};
 use runtime::{KvType, Math};
 use scoring::load::Compute;
 use scoring::verdict::Margin;
-use scoring::{Bos, Protocol, Style};
+use scoring::{Protocol, Style};
 use std::path::PathBuf;
 
 /// Arithmetic and device of a run.
@@ -85,11 +85,7 @@ impl TextArgs {
             },
             ctx: self.ctx,
             stride: self.stride,
-            bos: match self.bos {
-                BosArg::Auto => Bos::Auto,
-                BosArg::Always => Bos::Always,
-                BosArg::Never => Bos::Never,
-            },
+            bos: self.bos.into(),
             tokens: self.tokens,
         }
     }
@@ -136,22 +132,11 @@ impl MeasureArgs {
         (!matches!(name, "none" | "16" | "facts")).then(|| PathBuf::from(name))
     }
 
-    /// Whether token agreement is measured.
+    /// Returns whether token agreement is measured.
     pub fn measures_agreement(&self) -> bool {
         let only_text = self.battery_name() == "none" && self.no_speed;
         !(self.no_agreement || self.quick || only_text)
     }
-}
-
-/// `--bos`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum BosArg {
-    /// BOS where the tokenizer adds one.
-    Auto,
-    /// Always.
-    Always,
-    /// Never.
-    Never,
 }
 
 /// `--engine-math`.

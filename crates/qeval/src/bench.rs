@@ -1,8 +1,8 @@
 //! `qeval bench`.
 
 use crate::args::{EngineArgs, KvArg};
+use crate::builtin;
 use crate::models;
-use crate::{builtin, sweep};
 use anyhow::{Result, bail};
 use clap::Args;
 use cli::OutputArgs;
@@ -84,7 +84,11 @@ pub fn run(args: &BenchArgs, progress: &dyn Progress) -> Result<Outcome> {
     };
     let drawn: Vec<(PathBuf, Scheme)> = match &args.synthetic[..] {
         [] => Vec::new(),
-        names => sweep::schemes(names)?.into_iter().map(|s| (synthetic::path(s), s)).collect(),
+        names => Scheme::named(names.iter().map(String::as_str))
+            .map_err(|e| Usage(e.to_string()))?
+            .into_iter()
+            .map(|s| (synthetic::path(s), s))
+            .collect(),
     };
     let tokenizer = if drawn.is_empty() { None } else { Some(builtin::tokenizer()?) };
     let open = |path: &PathBuf| match drawn.iter().find(|(p, _)| p == path) {

@@ -33,7 +33,7 @@ pub struct GenerateArgs {
     /// JSON output.
     #[command(flatten)]
     pub json: cli::JsonArgs,
-    /// Whether an existing file is replaced.
+    /// Treatment of an existing file.
     #[command(flatten)]
     pub overwrite: cli::OverwriteArgs,
     /// Type of stored keys and values.

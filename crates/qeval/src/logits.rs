@@ -26,7 +26,7 @@ pub struct LogitsArgs {
     /// File to write: safetensors with `tokens` (I64, n) and `logits` (F32, n x vocabulary).
     #[arg(short, long, value_name = "FILE")]
     pub output: PathBuf,
-    /// Whether an existing file is replaced.
+    /// Treatment of an existing file.
     #[command(flatten)]
     pub overwrite: cli::OverwriteArgs,
     /// Arithmetic and device.

@@ -26,7 +26,7 @@ pub struct PerplexityArgs {
     /// JSON output.
     #[command(flatten)]
     pub json: cli::JsonArgs,
-    /// Whether an existing file is replaced.
+    /// Treatment of an existing file.
     #[command(flatten)]
     pub overwrite: cli::OverwriteArgs,
 }

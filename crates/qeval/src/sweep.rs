@@ -151,26 +151,7 @@ pub struct Calibration {
 /// # Errors
 /// [`Usage`] for a name that is none, and for no names.
 pub fn choices(names: &[String]) -> Result<Vec<Choice>> {
-    let mut out: Vec<Choice> = Vec::with_capacity(names.len());
-    for name in names {
-        let more: Vec<Choice> = match name.as_str() {
-            "all" => Scheme::all().into_iter().map(Choice::from).collect(),
-            name => vec![name.parse().map_err(|e: schemes::Error| Usage(e.to_string()))?],
-        };
-        out.extend(more.into_iter().filter(|choice| !out.contains(choice)).collect::<Vec<_>>());
-    }
-    if out.is_empty() {
-        bail!(Usage("name a scheme, or 'all'".into()));
-    }
-    Ok(out)
-}
-
-/// The schemes of some names.
-///
-/// # Errors
-/// [`Usage`] for a name that is none, and for no names.
-pub fn schemes(names: &[String]) -> Result<Vec<Scheme>> {
-    let out = Scheme::named(names.iter().map(String::as_str)).map_err(|e| Usage(e.to_string()))?;
+    let out = Choice::named(names.iter().map(String::as_str)).map_err(|e| Usage(e.to_string()))?;
     if out.is_empty() {
         bail!(Usage("name a scheme, or 'all'".into()));
     }
@@ -207,14 +188,14 @@ fn real(path: &Path) -> PathBuf {
 }
 
 /// Path of a scheme's artifact, and whether it is a GGUF file.
-fn place(target: &Path, choice: Choice) -> (PathBuf, bool) {
+fn artifact_path(target: &Path, choice: Choice) -> (PathBuf, bool) {
     let ggml = matches!(choice.scheme, Scheme::Ggml(_));
     (target.join(if ggml { format!("{choice}.gguf") } else { choice.to_string() }), ggml)
 }
 
 /// Checks the place of an artifact that is kept, before any work.
 fn check_kept(keep: &Path, choice: &Choice, existing: Existing) -> Result<()> {
-    match place(keep, *choice) {
+    match artifact_path(keep, *choice) {
         (file, true) => Ok(check_file::<&Path>(&file, Form::Gguf, existing, &[])?),
         (folder, false) => Ok(check_folder::<&Path>(&folder, existing, &[], &[])?),
     }
@@ -242,7 +223,7 @@ pub fn convert(
     std::fs::create_dir_all(target).with_context(|| format!("cannot create {}", target.display()))?;
     let mut jobs = Vec::with_capacity(schemes.len());
     for &choice in schemes {
-        let (destination, ggml) = place(target, choice);
+        let (destination, ggml) = artifact_path(target, choice);
         conversion::refuse_source(&destination, &source)?;
         let settings = if ggml { Settings { mix: choice.mix, ..Settings::new(Target::Gguf) } } else { packed.clone() };
         jobs.push(Job { scheme: choice.scheme, settings, destination, existing });
@@ -263,9 +244,9 @@ mod tests {
 
     #[test]
     fn schemes_are_named_once() {
-        let names = |list: &[&str]| schemes(&list.iter().map(|s| s.to_string()).collect::<Vec<_>>());
+        let names = |list: &[&str]| choices(&list.iter().map(|s| s.to_string()).collect::<Vec<_>>());
         assert_eq!(names(&["all"]).expect("known").len(), Scheme::all().len());
-        assert_eq!(names(&["nf4", "nf4", "int8-row"]).expect("known").len(), 2);
+        assert_eq!(names(&["nf4", "nf4", "q4_k_m", "Q4_K_M"]).expect("known").len(), 2);
         assert!(names(&["int5-row"]).is_err_and(|e| e.is::<Usage>()));
     }
 

@@ -1,10 +1,9 @@
 //! The command line of qinspect.
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use cli::{CommonArgs, ComputeArgs, HasCommon, OutputArgs};
+use cli::{BosArg, CommonArgs, ComputeArgs, HasCommon, OutputArgs};
 use inspection::layers::By;
 use inspection::text::Cut;
-use scoring::Bos;
 use std::path::PathBuf;
 
 /// See why a model is hard to quantize.
@@ -148,24 +147,8 @@ pub struct TextArgs {
 impl TextArgs {
     /// Cut of the text into sequences.
     pub fn cut(&self) -> Cut {
-        let bos = match self.bos {
-            BosArg::Auto => Bos::Auto,
-            BosArg::Always => Bos::Always,
-            BosArg::Never => Bos::Never,
-        };
-        Cut { tokens: self.tokens, ctx: self.ctx, bos }
+        Cut { tokens: self.tokens, ctx: self.ctx, bos: self.bos.into() }
     }
-}
-
-/// `--bos`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum BosArg {
-    /// BOS where the tokenizer adds one.
-    Auto,
-    /// Always.
-    Always,
-    /// Never.
-    Never,
 }
 
 /// `qinspect layers`.

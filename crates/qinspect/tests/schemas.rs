@@ -3,19 +3,8 @@
 #[path = "../../cli/tests/support/schema.rs"]
 mod schema;
 
-use assert_cmd::Command;
+use schema::{FIXTURE, check};
 use std::path::Path;
-
-const FIXTURE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/tiny");
-
-/// Runs a command in `folder` and checks its JSON against the schema named after `command`.
-fn check(command: &str, folder: &Path, args: &[&str]) {
-    let program = command.split(' ').next().unwrap_or_default();
-    let out = Command::cargo_bin(program).expect("built").current_dir(folder).args(args).arg("--json").output();
-    let out = out.expect("runs");
-    assert!(out.status.success(), "{args:?}: {}", String::from_utf8_lossy(&out.stderr));
-    schema::assert_valid(command, &out.stdout);
-}
 
 #[test]
 fn every_command_prints_what_its_schema_says() {

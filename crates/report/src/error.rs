@@ -1,6 +1,6 @@
 //! Errors of rendering.
 
-/// Why something could not be drawn.
+/// Errors of drawing and writing.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {

@@ -134,7 +134,7 @@ impl Scheme {
     pub fn all_note() -> String {
         format!(
             "--scheme all stands for the {} schemes of every kind of code. Left out: ggml-* types, other group sizes \
-             (int8-gN, int4-gN) and floats; name them to have them.",
+             (int8-gN, int4-gN), mixtures (q4_k_m, ...) and floats; name them to have them.",
             Scheme::all().len()
         )
     }

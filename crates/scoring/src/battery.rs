@@ -120,6 +120,7 @@ pub fn ask(
     progress: &dyn Progress,
 ) -> Result<Vec<bool>> {
     progress.start("battery", Some(items.len() as u64), Unit::Items);
+    progress.message(model.name());
     let mut right = Vec::with_capacity(items.len());
     for item in items {
         right.push(one(model, encoder, item, rules)?);

@@ -92,9 +92,8 @@ impl Cache {
         let bytes = fs::read(self.path(key)).ok()?;
         let (checksum, contents) = bytes.split_at_checked(CHECKSUM)?;
         let is_sound = blake3::hash(contents).as_bytes()[..] == *checksum;
-        let counter = if is_sound { &self.found } else { &self.computed };
         is_sound.then(|| {
-            counter.fetch_add(1, Ordering::Relaxed);
+            self.found.fetch_add(1, Ordering::Relaxed);
             contents.to_vec()
         })
     }

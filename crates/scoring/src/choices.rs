@@ -65,6 +65,7 @@ pub fn answer(
     progress: &dyn Progress,
 ) -> Result<Vec<Right>> {
     progress.start("choices", Some(items.len() as u64), Unit::Items);
+    progress.message(model.name());
     let mut out = Vec::with_capacity(items.len());
     for item in items {
         let (mut sums, mut normalized) = (Vec::new(), Vec::new());

@@ -21,7 +21,7 @@ pub struct Compute {
     /// Keys and values go through a cache of this type, in scoring too; by default scoring has no
     /// cache, and what continues a text has one in f16.
     pub kv: Option<KvType>,
-    /// Where passes are kept, and taken from.
+    /// Store of forward passes from earlier runs.
     pub cache: Option<Arc<Cache>>,
 }
 

@@ -6,6 +6,11 @@ use std::ops::{ControlFlow, Range};
 
 /// A model that gives the logits of the next token.
 pub trait LanguageModel {
+    /// Name of the model in progress bars; may be empty.
+    fn name(&self) -> &str {
+        ""
+    }
+
     /// Entries of a row of logits.
     fn vocab_size(&self) -> usize;
 

@@ -1,4 +1,4 @@
-//! What a comparison comes to: the structures behind every table, and the JSON.
+//! Results of a comparison: the structures behind every table, and the JSON.
 //!
 //! A value that was not measured is `null`; so is one that is not a finite number. Intervals are
 //! arrays of two. [`Comparison::version`] rises when a field is renamed, removed or changes its
@@ -169,7 +169,7 @@ pub struct Row {
     pub resident_bytes: Option<u64>,
     /// Relative error of the weights; none for the reference.
     pub weight_error: Option<size::Errors>,
-    /// Why the weights can't be compared with the reference's.
+    /// The reason that the weights can't be compared with the reference's.
     pub weights_not_comparable: Option<String>,
     /// Tokens per second of one pass over a window, the median of several.
     pub prefill_tokens_per_s: Option<f64>,
@@ -179,7 +179,7 @@ pub struct Row {
     pub decode_tokens_per_s: Option<f64>,
     /// The slowest and the fastest of these runs.
     pub decode_range: Option<Interval>,
-    /// Why it can't be compared token by token.
+    /// The reason that it can't be compared token by token.
     pub not_comparable: Option<String>,
     /// Texts of this comparison that the model was trained on here.
     #[serde(skip_serializing_if = "Vec::is_empty")]

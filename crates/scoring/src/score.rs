@@ -99,10 +99,12 @@ pub fn score(
     let amount = windows.iter().map(|w| w.tokens.len() as u64).sum::<u64>() * (1 + artifacts.len() as u64);
     progress.start("scoring", Some(amount), Unit::Tokens);
     for (at, window) in windows.iter().enumerate() {
+        progress.message(reference.name());
         let pass = reference.forward(&window.tokens)?;
         progress.advance(window.tokens.len() as u64);
         let mut passes = Vec::with_capacity(artifacts.len());
         for (model, scores) in artifacts.iter().zip(&mut out.artifacts) {
+            progress.message(model.name());
             passes.push(start(*model, scores, window, at));
             progress.advance(window.tokens.len() as u64);
         }
@@ -157,7 +159,7 @@ struct Known {
     nll: f64,
 }
 
-/// Why a row of logits gives no score.
+/// Faults of a row of logits that gives no score.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fault {
     NotFinite,

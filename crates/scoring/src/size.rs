@@ -148,7 +148,7 @@ pub fn errors(reference: &Model, artifact: &Model) -> Result<Result<Errors, Stri
     Ok(Ok(Errors { mean: sum / matrices as f64, worst, worst_module, pooled: pooled.relative(), matrices }))
 }
 
-/// Why two models are not of the same shape, if so.
+/// The first difference in shape between two models; none where there is none.
 fn difference(
     own: &[Description],
     theirs: &IndexMap<String, store::Result<Description>>,

@@ -141,7 +141,7 @@ pub struct Cut {
     pub used_bytes: usize,
 }
 
-/// Why the tokens of two models can't be compared one by one; none when they can.
+/// The reason that the tokens of two models can't be compared one by one; none when they can.
 ///
 /// Names of tokens decide, not the size of the vocabulary: padding entries don't matter.
 pub fn difference(reference: &Encoder, artifact: &Encoder) -> Option<String> {

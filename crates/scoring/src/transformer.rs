@@ -50,6 +50,10 @@ impl Packed {
 }
 
 impl LanguageModel for Packed {
+    fn name(&self) -> &str {
+        self.computed.name()
+    }
+
     fn vocab_size(&self) -> usize {
         self.computed.vocab_size()
     }
@@ -131,6 +135,10 @@ impl Computed {
 }
 
 impl LanguageModel for Computed {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
     fn vocab_size(&self) -> usize {
         self.model.config().vocab_size
     }

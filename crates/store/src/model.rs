@@ -359,7 +359,7 @@ impl Model {
         }
     }
 
-    /// Why there is no configuration.
+    /// The error of a model without a configuration.
     fn no_config(&self) -> Error {
         match self.warnings.iter().find(|w| w.starts_with(gguf::NO_CONFIGURATION)) {
             Some(reason) => Error::unsupported(&self.path, reason),

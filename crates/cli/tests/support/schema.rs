@@ -1,11 +1,24 @@
 //! Checks a program's JSON against the published schema.
 
+use assert_cmd::Command;
 use serde_json::{Value, json};
 use std::path::Path;
 
+/// The model in the repository.
+pub const FIXTURE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/tiny");
+
+/// Runs a command in `folder` and checks its JSON against the schema named after `command`.
+pub fn check(command: &str, folder: &Path, args: &[&str]) {
+    let program = command.split(' ').next().unwrap_or_default();
+    let out = Command::cargo_bin(program).expect("built").current_dir(folder).args(args).arg("--json").output();
+    let out = out.expect("runs");
+    assert!(out.status.success(), "{args:?}: {}", String::from_utf8_lossy(&out.stderr));
+    assert_valid(command, &out.stdout);
+}
+
 /// Checks the JSON text that `command` (`qeval compare`) printed against its schema, with no field beyond those that it
 /// lists.
-pub fn assert_valid(command: &str, printed: &[u8]) {
+fn assert_valid(command: &str, printed: &[u8]) {
     let name = format!("{}.json", command.replace(' ', "-"));
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/schemas").join(name);
     let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));

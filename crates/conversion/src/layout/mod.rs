@@ -122,10 +122,10 @@ pub struct Laid {
     pub entry: Option<serde_json::Value>,
 }
 
-/// Why a weight does not fit a layout, and what does.
+/// The reason that a weight does not fit a layout, and a layout that it fits.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NoFit {
-    /// Why not.
+    /// The reason.
     pub why: String,
     /// Schemes and layouts that fit instead.
     pub instead: String,

@@ -25,7 +25,7 @@ pub enum Divergence {
     JensenShannon,
 }
 
-/// What is minimized: `alpha * temperature^2 * divergence + (1 - alpha) * cross-entropy`, where the divergence is
+/// The minimized function, `alpha * temperature^2 * divergence + (1 - alpha) * cross-entropy`, where the divergence is
 /// between both distributions at the temperature (Hinton et al. 2015). Its gradient is about 1/temperature^2 as
 /// long as the cross-entropy's, which the factor makes up for.
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]

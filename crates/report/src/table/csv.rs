@@ -19,11 +19,13 @@ pub(super) fn render(table: &Table) -> String {
             }
         }
     }
-    let mut out = String::new();
-    for record in &records {
-        write_record(&mut out, record);
-    }
-    out
+    let mut bytes = Vec::new();
+    let mut writer = csv::WriterBuilder::new().terminator(csv::Terminator::CRLF).from_writer(&mut bytes);
+    // Memory takes all that is written, and every record has the same columns.
+    let written = records.iter().all(|record| writer.write_record(record).is_ok()) && writer.flush().is_ok();
+    debug_assert!(written);
+    drop(writer);
+    String::from_utf8(bytes).unwrap_or_default()
 }
 
 /// The columns that a column becomes: those it names, or those its values have.
@@ -79,27 +81,6 @@ fn take_apart(value: &Value, path: String, out: &mut Leaves) {
         Value::String(text) => out.push((path, text.clone())),
         Value::Bool(_) | Value::Number(_) => out.push((path, value.to_string())),
     }
-}
-
-fn write_record(out: &mut String, fields: &[String]) {
-    for (index, field) in fields.iter().enumerate() {
-        if index > 0 {
-            out.push(',');
-        }
-        // A record of one empty field would read as a blank line.
-        let quoted = field.contains([',', '"', '\r', '\n'])
-            || field.starts_with(' ')
-            || field.ends_with(' ')
-            || (fields.len() == 1 && field.is_empty());
-        if quoted {
-            out.push('"');
-            out.push_str(&field.replace('"', "\"\""));
-            out.push('"');
-        } else {
-            out.push_str(field);
-        }
-    }
-    out.push_str("\r\n");
 }
 
 #[cfg(test)]

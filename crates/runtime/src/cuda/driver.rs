@@ -1,4 +1,4 @@
-//! What the driver says before anything relies on it.
+//! Version and properties of the driver, checked before anything relies on them.
 //!
 //! cudarc takes every code for one that it knows; a newer or a broken driver may have others. So the first calls are made
 //! here, with codes as plain numbers.

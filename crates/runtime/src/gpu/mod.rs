@@ -1,4 +1,4 @@
-//! What a GPU is given and asked, planned on the CPU: weights in the forms that kernels read, and
+//! Work for a GPU, planned on the CPU: weights in the forms that kernels read, and
 //! launches. No device is known here, so all of it is tested where there is none; `crate::cuda`
 //! uploads and launches. `cuda/README.md` says what each kernel takes.
 

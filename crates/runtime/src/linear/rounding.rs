@@ -1,4 +1,4 @@
-//! How other engines round activations before they multiply.
+//! Rounding of activations as other engines do it before they multiply.
 //!
 //! The products are then computed as always: what is reproduced is what an engine loses, not
 //! the order of its sums.

@@ -55,7 +55,7 @@ pub enum Columns<'a> {
     All,
     /// All but these.
     Without(&'a [u32]),
-    /// These, unquantized whatever happens to the others.
+    /// The columns listed, unquantized whatever happens to the others.
     Only(&'a [u32]),
 }
 

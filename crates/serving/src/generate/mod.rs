@@ -14,7 +14,7 @@ use scoring::{Encoder, Error, Result};
 use serde::Serialize;
 use std::ops::ControlFlow;
 
-/// Why a text ended.
+/// Reasons that a text ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Finish {
@@ -35,7 +35,7 @@ pub struct Generated {
     pub tokens: Vec<u32>,
     /// Their text, without a stop text and what follows it.
     pub text: String,
-    /// Why it ended.
+    /// Reason that it ended.
     pub finish: Finish,
 }
 

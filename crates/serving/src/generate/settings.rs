@@ -69,7 +69,7 @@ impl Defaults {
         serde_json::from_value(store::parse_json(json).map_err(fails)?).map_err(|e| fails(e.to_string()))
     }
 
-    /// These where `asked` says nothing. Whoever asks for anything that only sampling knows, asks
+    /// The settings asked for, and these where `asked` says nothing. Whoever asks for anything that only sampling knows, asks
     /// for sampling.
     pub fn settings(&self, asked: &Defaults) -> Settings {
         let wants = [asked.temperature.is_some(), asked.top_k.is_some(), asked.top_p.is_some(), asked.min_p.is_some()];

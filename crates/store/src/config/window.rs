@@ -50,7 +50,7 @@ pub(super) fn window(keys: &Keys<'_>, layers: usize, max_position: usize) -> Res
     }
 }
 
-/// Why a switch that seems to turn the window off doesn't.
+/// The reason that a switch which seems to turn the window off doesn't.
 fn mistral_hint(keys: &Keys<'_>) -> &'static str {
     match (keys.get("model_type").and_then(Value::as_str), keys.map.get("sliding_window")) {
         (Some("mistral"), None) => " (4096 is mistral's default: \"sliding_window\": null turns it off)",

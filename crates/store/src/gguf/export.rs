@@ -1,10 +1,10 @@
 //! The metadata of a new file, from what a Hugging Face directory says.
 
 use super::config::yarn_amplitude;
-use super::model::{VERBATIM, is_plain_name};
 use super::names::ARCHITECTURES;
 use super::value::Value;
 use super::vocab;
+use crate::hf::{FILE_KEY, is_plain_name};
 use crate::{Config, Error, Result, RopeScaling, SideFile, config, parse_json};
 use serde_json::Value as Json;
 use std::path::Path;
@@ -224,11 +224,11 @@ fn tokenizer(source: &HfSource<'_>, out: &mut HfMetadata) -> Result<(), String> 
 
 /// config.json and the side files, word for word; what is not text stays behind with a note.
 fn verbatim(source: &HfSource<'_>, out: &mut HfMetadata) -> Result<()> {
-    out.metadata.push((format!("{VERBATIM}config.json"), source.config_text.into()));
+    out.metadata.push((format!("{FILE_KEY}config.json"), source.config_text.into()));
     for file in source.side_files.iter().filter(|f| f.name != "config.json") {
         match std::str::from_utf8(&file.data) {
             Ok(text) if is_plain_name(&file.name) => {
-                out.metadata.push((format!("{VERBATIM}{}", file.name), text.into()));
+                out.metadata.push((format!("{FILE_KEY}{}", file.name), text.into()));
             }
             Ok(_) => out.warnings.push(format!("{} has a name that GGUF keys cannot hold and stays behind", file.name)),
             Err(_) => out.warnings.push(format!("{} is not text and stays behind", file.name)),

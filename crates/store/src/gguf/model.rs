@@ -7,14 +7,12 @@ use super::parse::{GgufFile, TensorInfo, parse};
 use super::split;
 use super::tokenizer::Vocabulary;
 use super::value::Value;
+use crate::hf::{FILE_KEY, is_plain_name};
 use crate::{Bytes, DType, Error, Result, SideFile, Tensor, parse_json};
 use indexmap::IndexMap;
 use schemes::{GgmlType, RowOrder};
 use serde_json::Value as Json;
 use std::path::Path;
-
-/// Keys under which files of a Hugging Face directory travel, word for word.
-pub(super) const VERBATIM: &str = "qconvert.hf.";
 
 /// Beginning of the note on keys that give no configuration.
 pub(crate) const NO_CONFIGURATION: &str = "no configuration: ";
@@ -61,7 +59,7 @@ pub fn read(path: &Path, bytes: &Bytes) -> Result<GgufModel> {
     let metadata = file
         .metadata
         .into_iter()
-        .filter(|(key, _)| !key.starts_with(VERBATIM))
+        .filter(|(key, _)| !key.starts_with(FILE_KEY))
         .filter_map(|(key, value)| match value {
             Value::String(s) => Some((key, s)),
             _ => None,
@@ -84,7 +82,7 @@ fn configuration(
         return Ok((rebuilt.ok(), None));
     };
     let mut json = parse_json(&carried.data)
-        .map_err(|e| Error::malformed(path, format!("the key {VERBATIM}config.json is not JSON: {e}")))?;
+        .map_err(|e| Error::malformed(path, format!("the key {FILE_KEY}config.json is not JSON: {e}")))?;
     let known = Keys::new(file).is_some_and(|keys| ARCHITECTURES.contains(&keys.arch()));
     let rebuilt = match rebuilt {
         Ok(rebuilt) => rebuilt,
@@ -125,7 +123,7 @@ fn differing(path: &Path, rebuilt: &Json, carried: &Json) -> Vec<&'static str> {
 fn verbatim(path: &Path, file: &GgufFile) -> Result<Vec<SideFile>> {
     let mut out = Vec::new();
     for (key, value) in &file.metadata {
-        let Some(name) = key.strip_prefix(VERBATIM) else { continue };
+        let Some(name) = key.strip_prefix(FILE_KEY) else { continue };
         if !is_plain_name(name) {
             return Err(Error::malformed(path, format!("the key {key} does not name a file")));
         }
@@ -135,12 +133,6 @@ fn verbatim(path: &Path, file: &GgufFile) -> Result<Vec<SideFile>> {
         out.push(SideFile { name: name.to_string(), data: Bytes::from(text.clone().into_bytes()) });
     }
     Ok(out)
-}
-
-/// Returns whether a name can become a file: it must stay in its folder on every system.
-pub(super) fn is_plain_name(name: &str) -> bool {
-    let fine = |b: u8| b.is_ascii_alphanumeric() || b"._-".contains(&b);
-    !name.is_empty() && !name.starts_with('.') && name.len() < 256 && name.bytes().all(fine)
 }
 
 /// Adds the side files that the file does not carry but its keys describe.

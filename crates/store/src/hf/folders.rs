@@ -102,7 +102,7 @@ pub(crate) fn other_format<'a>(mut names: impl Iterator<Item = &'a String>) -> O
     Some(if name.contains(".lora_A.") { ADAPTER } else { MISTRAL })
 }
 
-/// Why a folder has no safetensors weights that can be read, and the way out.
+/// The error of a folder without safetensors weights that can be read, with the way out.
 fn without_weights(dir: &Path, names: &[String]) -> Error {
     let has = |name: &str| names.iter().any(|n| n == name);
     let ending = |ends: &[&str]| names.iter().filter(|n| ends.iter().any(|e| n.ends_with(e))).min();

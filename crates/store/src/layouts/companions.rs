@@ -84,7 +84,7 @@ pub(super) fn is_of_activations(name: &str) -> bool {
     OF_ACTIVATIONS.iter().any(|suffix| name.ends_with(suffix))
 }
 
-/// Why a tensor is refused; none for what merely has a name below that of a module of floats.
+/// The reason that a tensor is refused; none for what merely has a name below that of a module of floats.
 fn reason(suffix: &str, layout: Layout, codes: Codes) -> Option<String> {
     let quantized = !matches!(codes, Codes::Float(_)) || layout != Layout::Plain;
     // A scale beside floats means that they are no plain floats.

@@ -1,4 +1,4 @@
-//! How codes and scales lie in files: any layout, presented as a packed [`Matrix`].
+//! Layouts of codes and scales in files: any of them, presented as a packed [`Matrix`].
 //!
 //! The layout of a module is told by the tensors that are there: `P.weight.codes` is the packed
 //! layout, `P.weight_packed` or an I8 `P.weight` with `P.weight_scale` compressed-tensors,

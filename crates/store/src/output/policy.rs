@@ -1,4 +1,4 @@
-//! What may be written where: the one rule for every output of the four programs.
+//! The output policy: the one rule for every output of the four programs.
 //!
 //! - A destination that exists (a file, or a folder with anything in it) is refused, unless the run was told to
 //!   overwrite ([`Existing::Overwrite`], `--overwrite`).
