@@ -3,7 +3,8 @@
 //! A mixture gives each matrix of a GGUF file a type by its name and block. The rules are llama.cpp's for dense models
 //! without an importance matrix (`src/llama-quant.cpp`: `llama_tensor_get_type_impl`, `tensor_type_fallback`).
 
-use schemes::{Error, FloatType, GgmlType, Scheme};
+use crate::{Error, Result};
+use schemes::{FloatType, GgmlType, Scheme};
 use std::fmt;
 use std::str::FromStr;
 use store::{Config, Family};
@@ -237,7 +238,7 @@ impl Choice {
     ///
     /// # Errors
     /// What a name that is none is answered with.
-    pub fn named<'a>(names: impl IntoIterator<Item = &'a str>) -> Result<Vec<Self>, Error> {
+    pub fn named<'a>(names: impl IntoIterator<Item = &'a str>) -> Result<Vec<Self>> {
         let mut out: Vec<Self> = Vec::new();
         for name in names {
             let more =
@@ -257,11 +258,15 @@ impl From<Scheme> for Choice {
 impl FromStr for Choice {
     type Err = Error;
 
-    fn from_str(name: &str) -> Result<Self, Error> {
-        match Mix::from_name(name) {
-            Some(mix) => Ok(Choice { scheme: mix.base(), mix: Some(mix) }),
-            None => Ok(name.parse::<Scheme>()?.into()),
+    fn from_str(name: &str) -> Result<Self> {
+        if let Some(mix) = Mix::from_name(name) {
+            return Ok(Choice { scheme: mix.base(), mix: Some(mix) });
         }
+        let unknown = |e: schemes::Error| {
+            let mixtures: Vec<&str> = Mix::names().collect();
+            Error::Request(format!("{e}; and llama-quantize's mixtures {}", mixtures.join(", ")))
+        };
+        Ok(name.parse::<Scheme>().map_err(unknown)?.into())
     }
 }
 

@@ -117,5 +117,6 @@ fn names_are_those_of_llama_cpp() {
         assert_eq!((choice.to_string().as_str(), choice.mix.map(|mix| mix.base())), (name, Some(choice.scheme)));
     }
     assert_eq!("ggml-q4_k".parse::<Choice>().expect("a scheme").mix, None);
-    assert!("q4_k_x".parse::<Choice>().is_err());
+    let e = "q4_k_x".parse::<Choice>().expect_err("unknown").to_string();
+    assert!(e.starts_with("unknown scheme 'q4_k_x'") && e.contains("mixtures q2_k, q3_k_s,"), "{e}");
 }

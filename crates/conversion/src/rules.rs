@@ -1,6 +1,6 @@
 //! Rules that give each weight its scheme: the default, `--include`/`--exclude`, and recipes.
 
-use crate::{Error, Result, roles::Role, source::Weight};
+use crate::{Error, Result, mix::Mix, roles::Role, source::Weight};
 use globset::{Glob, GlobMatcher};
 use schemes::Scheme;
 use serde::Deserialize;
@@ -56,7 +56,13 @@ impl Recipe {
             let line = e.span().map_or(1, |s| text[..s.start.min(text.len())].matches('\n').count() + 1);
             wrong(&format!("line {line}: {}", e.message()))
         })?;
-        let parse_scheme = |scheme: &str| scheme.parse().map_err(|e: schemes::Error| wrong(&e.to_string()));
+        let parse_scheme = |scheme: &str| match Mix::from_name(scheme) {
+            Some(mix) => Err(wrong(&format!(
+                "{mix} is a mixture of types and no scheme of single weights: give --scheme {mix} beside the recipe, whose \
+                 rules go before it"
+            ))),
+            None => scheme.parse().map_err(|e: schemes::Error| wrong(&e.to_string())),
+        };
         let default = file.default.as_deref().map(parse_scheme).transpose()?;
         let mut rules = Vec::with_capacity(file.rules.len());
         for rule in &file.rules {
@@ -234,6 +240,7 @@ mod tests {
         assert!(message.contains("lm_haed"), "{message}");
         let message = |text: &str| Recipe::parse("r.toml", text).expect_err("refused").to_string();
         assert!(message("[[rule]]\nmatch='x'\nscheme='int9'").contains("int9"));
+        assert!(message("default = 'Q4_K_M'").contains("give --scheme q4_k_m beside the recipe"));
         let unknown = message("default = 'nf4'\nsurprise = 1");
         assert!(unknown.contains("r.toml: line 2: ") && !unknown.contains('\n'), "{unknown}");
         assert!(Rules::new(&["a[".into()], &[], None).is_err());

@@ -46,7 +46,7 @@ fn schemes(args: &Args, recipe: Option<&Recipe>) -> Result<Vec<Choice>> {
             out.extend(Scheme::all().into_iter().map(Choice::from).filter(|s| !out.contains(s)).collect::<Vec<_>>());
             continue;
         }
-        let scheme: Choice = name.parse().map_err(|e: schemes::Error| Usage(e.to_string()))?;
+        let scheme: Choice = name.parse().map_err(|e: conversion::Error| Usage(e.to_string()))?;
         if named.contains(&scheme) {
             bail!(Usage(format!("--scheme names {scheme} twice: name it once")));
         }

@@ -41,6 +41,9 @@ impl Cache {
     /// [`Error::Io`] where the folder can't be made or written; [`Error::Protocol`] for a folder with other files.
     pub fn open(folder: &Path) -> Result<Self> {
         let failed = |what| move |e| Error::io(folder, what, e);
+        if folder.exists() && !folder.is_dir() {
+            return Err(Error::Protocol(format!("{}: is no folder: name one for --cache", folder.display())));
+        }
         fs::create_dir_all(folder).map_err(failed("create"))?;
         let tag = folder.join(TAG_FILE);
         match fs::read_to_string(&tag) {

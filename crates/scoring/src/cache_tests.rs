@@ -122,4 +122,6 @@ fn only_its_own_folder_is_used() {
     }
     fs::write(own.join(TAG_FILE), "Signature: 8a477f597d28d172789f06886806bc55\n").expect("written");
     assert!(Cache::open(&own).expect_err("another's").to_string().contains("is no cache of this program"));
+    let file = dir.path().join("thesis.md");
+    assert!(Cache::open(&file).expect_err("a file").to_string().ends_with("is no folder: name one for --cache"));
 }
