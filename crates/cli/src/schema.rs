@@ -92,7 +92,7 @@ mod tests {
         let schema = schema::<Found>("qeval compare");
         assert_eq!(schema["title"], "qeval compare --json");
         assert_eq!(schema["properties"]["amount"]["type"], json!(["number", "null"]));
-        assert_eq!(schema["properties"]["amount"]["description"], "How much.");
+        assert_eq!(schema["properties"]["amount"]["description"], "An amount.");
         let required = schema["required"].as_array().expect("listed");
         assert!(required.contains(&json!("provenance")) && !required.contains(&json!("word")), "{required:?}");
         assert_eq!(required.iter().filter(|name| **name == "version").count(), 1);

@@ -226,7 +226,9 @@ impl Edge {
 }
 
 /// Products of four rows, one after the other in `tile`, with `T` tokens, packed. Asks for the bytes
-/// `ahead`, little by little.
+/// `ahead`, a cache line in each of the first steps.
+///
+/// Bound by the multiply-adds: a step has `4 T` of them and `4 + T` loads, and one index for all of its addresses.
 #[inline(always)]
 fn dot<S: Simd, const T: usize>(s: S, tile: &[f32], x: &[f32], ahead: &[u8]) -> [[f32; TILE]; T] {
     // Plain loops: what runs inside a closure of the standard library is compiled without the
@@ -235,29 +237,39 @@ fn dot<S: Simd, const T: usize>(s: S, tile: &[f32], x: &[f32], ahead: &[u8]) -> 
     let (a, rest) = tile.split_at(len);
     let (b, rest) = rest.split_at(len);
     let (c, d) = rest.split_at(len);
-    let rows = s.chunks(a).iter().zip(s.chunks(b)).zip(s.chunks(c)).zip(s.chunks(d));
+    let (x, rows) = (s.chunks(x).as_chunks::<T>().0, [a, b, c, d].map(|row| s.chunks(row)));
+    let steps = rows.iter().fold(x.len(), |least, row| least.min(row.len()));
+    // Of one length, so that no step checks a bound.
+    let (x, [a, b, c, d]) = (&x[..steps], rows.map(|row| &row[..steps]));
     let mut sums = [[s.splat(0.0); TILE]; T];
-    let mut lines = ahead.iter().step_by(64);
-    for (x, (((a, b), c), d)) in s.chunks(x).as_chunks::<T>().0.iter().zip(rows) {
-        if let Some(byte) = lines.next() {
-            s.prefetch(byte);
-        }
-        let mut v = [s.splat(0.0); T];
-        for t in 0..T {
-            v[t] = s.load(&x[t]);
-        }
-        for (r, w) in [a, b, c, d].into_iter().enumerate() {
-            let w = s.load(w);
-            for t in 0..T {
-                sums[t][r] = s.fma(w, v[t], sums[t][r]);
-            }
-        }
+    let asking = ahead.len().div_ceil(64).min(steps);
+    for i in 0..asking {
+        s.prefetch(&ahead[64 * i]);
+        step(s, [&a[i], &b[i], &c[i], &d[i]], &x[i], &mut sums);
+    }
+    for i in asking..steps {
+        step(s, [&a[i], &b[i], &c[i], &d[i]], &x[i], &mut sums);
     }
     let mut out = [[0f32; TILE]; T];
     for t in 0..T {
         out[t] = s.sum4(sums[t]);
     }
     out
+}
+
+/// Adds the products of one vector of each row with one of each token.
+#[inline(always)]
+fn step<S: Simd, const T: usize>(s: S, rows: [&S::Chunk; TILE], x: &[S::Chunk; T], sums: &mut [[S::V; TILE]; T]) {
+    let mut v = [s.splat(0.0); T];
+    for t in 0..T {
+        v[t] = s.load(&x[t]);
+    }
+    for r in 0..TILE {
+        let w = s.load(rows[r]);
+        for t in 0..T {
+            sums[t][r] = s.fma(w, v[t], sums[t][r]);
+        }
+    }
 }
 
 #[cfg(test)]
