@@ -9,7 +9,7 @@ use super::{
     product::{MAX_TASK, Prior, Scratch, Task, aligned, fetch},
     weights::Weights,
 };
-use crate::simd::Simd;
+use crate::simd::{Kernel, Simd};
 use std::{cell::Cell, ops::Range};
 
 /// Columns whose products are summed before they are added to the output, about: few enough
@@ -176,7 +176,7 @@ impl Slab<'_> {
     #[inline(always)]
     fn tile<S: Simd, const T: usize>(&self, s: S, edge: &Edge, tile: &[f32], token: usize) {
         let ahead = self.ahead(edge.row, token..token + T);
-        let sums = dot::<S, T>(s, tile, self.term.x.group(token, self.column, self.padded), ahead);
+        let sums = s.outline(Dot::<T> { tile, x: self.term.x.group(token, self.column, self.padded), ahead });
         for (t, sums) in sums.iter().enumerate() {
             let out = self.term.task.out(token + t, edge.row, edge.rows);
             match <&[Cell<f32>; TILE]>::try_from(out) {
@@ -228,33 +228,43 @@ impl Edge {
 /// Products of four rows, one after the other in `tile`, with `T` tokens, packed. Asks for the bytes
 /// `ahead`, a cache line in each of the first steps.
 ///
-/// Bound by the multiply-adds: a step has `4 T` of them and `4 + T` loads, and one index for all of its addresses.
-#[inline(always)]
-fn dot<S: Simd, const T: usize>(s: S, tile: &[f32], x: &[f32], ahead: &[u8]) -> [[f32; TILE]; T] {
-    // Plain loops: what runs inside a closure of the standard library is compiled without the
-    // vector instructions.
-    let len = tile.len() / TILE;
-    let (a, rest) = tile.split_at(len);
-    let (b, rest) = rest.split_at(len);
-    let (c, d) = rest.split_at(len);
-    let (x, rows) = (s.chunks(x).as_chunks::<T>().0, [a, b, c, d].map(|row| s.chunks(row)));
-    let steps = rows.iter().fold(x.len(), |least, row| least.min(row.len()));
-    // Of one length, so that no step checks a bound.
-    let (x, [a, b, c, d]) = (&x[..steps], rows.map(|row| &row[..steps]));
-    let mut sums = [[s.splat(0.0); TILE]; T];
-    let asking = ahead.len().div_ceil(64).min(steps);
-    for i in 0..asking {
-        s.prefetch(&ahead[64 * i]);
-        step(s, [&a[i], &b[i], &c[i], &d[i]], &x[i], &mut sums);
+/// Bound by the multiply-adds: a step has `4 T` of them and `4 + T` loads, and few other instructions.
+struct Dot<'a, const T: usize> {
+    tile: &'a [f32],
+    x: &'a [f32],
+    ahead: &'a [u8],
+}
+
+impl<const T: usize> Kernel for Dot<'_, T> {
+    type Output = [[f32; TILE]; T];
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) -> Self::Output {
+        // Plain loops: what runs inside a closure of the standard library is compiled without the
+        // vector instructions.
+        let len = self.tile.len() / TILE;
+        let (a, rest) = self.tile.split_at(len);
+        let (b, rest) = rest.split_at(len);
+        let (c, d) = rest.split_at(len);
+        let (x, rows) = (s.chunks(self.x).as_chunks::<T>().0, [s.chunks(a), s.chunks(b), s.chunks(c), s.chunks(d)]);
+        let steps = rows.iter().fold(x.len(), |least, row| least.min(row.len()));
+        // Of one length, so that no step checks a bound.
+        let (x, [a, b, c, d]) = (&x[..steps], rows.map(|row| &row[..steps]));
+        let mut sums = [[s.splat(0.0); TILE]; T];
+        let asking = self.ahead.len().div_ceil(64).min(steps);
+        for i in 0..asking {
+            s.prefetch(&self.ahead[64 * i]);
+            step(s, [&a[i], &b[i], &c[i], &d[i]], &x[i], &mut sums);
+        }
+        for i in asking..steps {
+            step(s, [&a[i], &b[i], &c[i], &d[i]], &x[i], &mut sums);
+        }
+        let mut out = [[0f32; TILE]; T];
+        for t in 0..T {
+            out[t] = s.sum4(sums[t]);
+        }
+        out
     }
-    for i in asking..steps {
-        step(s, [&a[i], &b[i], &c[i], &d[i]], &x[i], &mut sums);
-    }
-    let mut out = [[0f32; TILE]; T];
-    for t in 0..T {
-        out[t] = s.sum4(sums[t]);
-    }
-    out
 }
 
 /// Adds the products of one vector of each row with one of each token.

@@ -12,7 +12,7 @@ use super::{
     product::{Prior, Scratch, Task, aligned, fetch},
     quantized::Quantized,
 };
-use crate::simd::Simd;
+use crate::simd::{Kernel, Simd};
 
 /// Columns that are decoded at a time, for their transposition in the first-level cache.
 const CHUNK: usize = 256;
@@ -120,30 +120,55 @@ impl Integer<'_> {
     #[inline(always)]
     fn tile<S: Simd, const T: usize>(&self, s: S, row: usize, token: usize, panel: &[i16], scales: &[f32]) {
         let (x, factors) = self.x.group(token);
-        let (segment, wide) = (self.codes.segment(), 2 * S::LANES);
+        let sums = s.outline(PanelSums::<T> { x, factors, panel, scales, segment: self.codes.segment() });
+        let rows = (2 * S::LANES).min(self.task.end - row);
+        for (t, sums) in sums.iter().enumerate().take(self.x.rows() - token) {
+            self.write(token + t, row, &sums[..rows]);
+        }
+    }
+}
+
+/// Sums of a panel of two vectors of rows with `T` tokens, over all columns.
+///
+/// Bound by the multiplications: a pair of columns takes `2 T` of them (two instructions each without VNNI), `2 + T` loads
+/// and few other instructions.
+struct PanelSums<'a, const T: usize> {
+    x: &'a [i16],
+    factors: &'a [f32],
+    panel: &'a [i16],
+    scales: &'a [f32],
+    /// Columns of a segment.
+    segment: usize,
+}
+
+impl<const T: usize> Kernel for PanelSums<'_, T> {
+    type Output = [[f32; 2 * WIDEST]; T];
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) -> Self::Output {
+        let (segment, wide) = (self.segment, 2 * S::LANES);
         // In memory; the registers are the integers'.
         let mut out = [[s.splat(0.0); 2]; T];
-        let columns = x.as_chunks::<2>().0.as_chunks::<T>().0;
-        let parts = s.pairs(panel).as_chunks::<2>().0.chunks(segment / 2).zip(columns.chunks(segment / 2));
-        for (i, ((codes, x), scale)) in parts.zip(scales.chunks_exact(wide)).enumerate() {
+        let columns = self.x.as_chunks::<2>().0.as_chunks::<T>().0;
+        let parts = s.pairs(self.panel).as_chunks::<2>().0.chunks(segment / 2).zip(columns.chunks(segment / 2));
+        for (i, ((codes, x), scale)) in parts.zip(self.scales.chunks_exact(wide)).enumerate() {
             let sums = products::<S, T>(s, codes, x);
             let scale = s.chunks(scale);
             let (low, high) = (s.load(&scale[0]), s.load(&scale[1]));
-            let factors = &factors[i * segment / BLOCK * T..][..T];
+            let factors = &self.factors[i * segment / BLOCK * T..][..T];
             for t in 0..T {
                 let factor = s.splat(factors[t]);
                 out[t][0] = s.fma(s.mul(s.float_pairs(sums[t][0]), low), factor, out[t][0]);
                 out[t][1] = s.fma(s.mul(s.float_pairs(sums[t][1]), high), factor, out[t][1]);
             }
         }
-        let rows = wide.min(self.task.end - row);
-        for (t, out) in out.iter().enumerate().take(self.x.rows() - token) {
-            let mut values = [0f32; 2 * WIDEST];
-            let chunks = s.chunks_mut(&mut values);
-            s.store(out[0], &mut chunks[0]);
-            s.store(out[1], &mut chunks[1]);
-            self.write(token + t, row, &values[..rows]);
+        let mut values = [[0f32; 2 * WIDEST]; T];
+        for t in 0..T {
+            let chunks = s.chunks_mut(&mut values[t]);
+            s.store(out[t][0], &mut chunks[0]);
+            s.store(out[t][1], &mut chunks[1]);
         }
+        values
     }
 }
 
@@ -151,10 +176,13 @@ impl Integer<'_> {
 #[inline(always)]
 fn products<S: Simd, const T: usize>(s: S, codes: &[[S::Pairs; 2]], x: &[[[i16; 2]; T]]) -> [[S::I; 2]; T] {
     let mut sums = [[s.zero_pairs(); 2]; T];
-    for (codes, x) in codes.iter().zip(x) {
-        let (low, high) = (s.load_pairs(&codes[0]), s.load_pairs(&codes[1]));
+    let steps = codes.len().min(x.len());
+    // Of one length, so that no step checks a bound.
+    let (codes, x) = (&codes[..steps], &x[..steps]);
+    for i in 0..steps {
+        let (low, high) = (s.load_pairs(&codes[i][0]), s.load_pairs(&codes[i][1]));
         for t in 0..T {
-            let x = s.splat_pair(x[t]);
+            let x = s.splat_pair(x[i][t]);
             sums[t][0] = s.dot_pairs(low, x, sums[t][0]);
             sums[t][1] = s.dot_pairs(high, x, sums[t][1]);
         }

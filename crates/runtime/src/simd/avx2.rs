@@ -159,6 +159,16 @@ impl Simd for Avx2 {
         unsafe { inner(self, k) }
     }
     #[inline(always)]
+    fn outline<K: Kernel>(self, k: K) -> K::Output {
+        #[target_feature(enable = "avx2,fma,f16c")]
+        #[inline(never)]
+        fn inner<K: Kernel>(s: Avx2, k: K) -> K::Output {
+            k.run(s)
+        }
+        // SAFETY: an `Avx2` exists only where `detect` found the instructions.
+        unsafe { inner(self, k) }
+    }
+    #[inline(always)]
     fn widen_f16<H: Half>(self, src: &[H], dst: &mut [f32]) {
         let (halves, rest) = src[..dst.len()].as_chunks::<8>();
         let (out, rest_out) = dst.as_chunks_mut::<8>();

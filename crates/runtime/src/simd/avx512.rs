@@ -157,6 +157,21 @@ impl<const VNNI: bool> Simd for Avx512<VNNI> {
         unsafe { if VNNI { with_vnni(self, k) } else { without_vnni(self, k) } }
     }
     #[inline(always)]
+    fn outline<K: Kernel>(self, k: K) -> K::Output {
+        #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+        #[inline(never)]
+        fn with_vnni<S: Simd, K: Kernel>(s: S, k: K) -> K::Output {
+            k.run(s)
+        }
+        #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+        #[inline(never)]
+        fn without_vnni<S: Simd, K: Kernel>(s: S, k: K) -> K::Output {
+            k.run(s)
+        }
+        // SAFETY: an `Avx512` exists only where `detect` found the instructions.
+        unsafe { if VNNI { with_vnni(self, k) } else { without_vnni(self, k) } }
+    }
+    #[inline(always)]
     fn widen_f16<H: Half>(self, src: &[H], dst: &mut [f32]) {
         let n = dst.len();
         let (halves, rest) = src[..n].as_chunks::<16>();

@@ -79,6 +79,9 @@ pub trait Simd: Copy + Send + Sync + 'static {
     fn bytes(self) -> Option<Self::Bytes>;
     /// Runs `k` with the instructions of this set enabled.
     fn vectorize<K: Kernel>(self, k: K) -> K::Output;
+    /// [`Simd::vectorize`] in a function of its own: an inner loop then has all registers to itself, and no length of
+    /// its surroundings is computed again in it.
+    fn outline<K: Kernel>(self, k: K) -> K::Output;
 
     /// Widens halves; `src` is at least as long as `dst`.
     fn widen_f16<H: Half>(self, src: &[H], dst: &mut [f32]);

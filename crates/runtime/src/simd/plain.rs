@@ -101,6 +101,10 @@ impl Simd for Plain {
     fn vectorize<K: Kernel>(self, k: K) -> K::Output {
         k.run(self)
     }
+    #[inline(never)]
+    fn outline<K: Kernel>(self, k: K) -> K::Output {
+        k.run(self)
+    }
     #[inline(always)]
     fn widen_f16<H: Half>(self, src: &[H], dst: &mut [f32]) {
         dst.iter_mut().zip(src).for_each(|(d, h)| *d = h.value());
